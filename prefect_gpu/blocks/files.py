@@ -28,6 +28,17 @@ _MOST_VALUES = 10_000  # of a block
 _FROM_FILE, _FROM_ENVIRONMENT = "from_file", "from_environment"
 
 
+class _Loader(yaml.SafeLoader):
+    """Leaves ``4:00:00`` as it is written; to YAML 1.1 it is a number to the base 60, and so 14400."""
+
+    def whole_number(self, node: yaml.ScalarNode) -> Any:
+        """What a scalar means that looks like a whole number."""
+        return node.value if ":" in node.value else self.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.whole_number)
+
+
 @dataclass(frozen=True)
 class Described:
     """A block of a file, with its name."""
@@ -48,7 +59,7 @@ def read_file(path: Path) -> list[Described]:
         BlockError: It cannot be read, or a block is wrong. The message names file, field, value and remedy.
     """
     try:
-        documents = [one for one in yaml.safe_load_all(path.read_text()) if one is not None]
+        documents = [one for one in yaml.load_all(path.read_text(), _Loader) if one is not None]
     except OSError as error:
         raise BlockError(f"{path} cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no text, a 30th of February, nested without end

@@ -91,13 +91,12 @@ def _moment(by: str, now: datetime) -> datetime:
     """The moment that is meant: the next such time of day, a date, or so much later than now; else the command ends."""
     try:
         at = time.fromisoformat(by)
-        found = datetime.combine(now.date(), at, at.tzinfo or now.tzinfo)
-        return found if found > now else found + timedelta(days=1)
+        found = _here(datetime.combine(now.date(), at))
+        return found if found > now else _here(datetime.combine(now.date() + timedelta(days=1), at))
     except ValueError:
         pass
     try:
-        found = datetime.fromisoformat(by.replace("Z", "+00:00"))
-        return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+        return _here(datetime.fromisoformat(by.replace("Z", "+00:00")))
     except ValueError:
         pass
     try:
@@ -106,6 +105,11 @@ def _moment(by: str, now: datetime) -> datetime:
         common.fail(
             f"--by {by!r} is no moment: give a time such as 18:00, a date such as 2026-03-01T18:00, or 2h.", code=2
         )
+
+
+def _here(moment: datetime) -> datetime:
+    """Without a zone, this machine's is meant, as it is at that moment: summer time may begin or end until then."""
+    return moment if moment.tzinfo is not None else moment.astimezone()
 
 
 def _one_of(device: str, known: list[str]) -> str:

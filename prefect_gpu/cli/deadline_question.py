@@ -21,14 +21,17 @@ def answer_for(flow: str, parameters: Mapping[str, Any], variables: Mapping[str,
     """Show what the worker of this machine's pool would answer; ends the command with code 3 if that is no promise."""
     import httpx
 
-    from prefect_gpu.cli.status import fail_without
+    from prefect_gpu.cli.status import ask, fail_without
     from prefect_gpu.page.server import pages
 
     folder = common.load_settings().resolved_state_dir / "pages"
     asked = json.dumps({"flow": flow, "parameters": parameters, "job_variables": variables})
     found: list[dict[str, Any]] = []
+    served = {told["pool"] for told in ask(folder, None)}  # another pool's worker may listen where a killed one did
     with httpx.Client(trust_env=False, timeout=_TIMEOUT_S) as client:
         for page in pages(folder):
+            if page["pool"] not in served:
+                continue
             shown = {"Authorization": f"Bearer {page['token']}"} if "token" in page else {}
             try:
                 answer = client.get(f"{page['url']}/api/promise", params={"asked": asked}, headers=shown)

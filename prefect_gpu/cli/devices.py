@@ -27,6 +27,8 @@ def devices(
     Ends with code 1 if no run could be given a device here.
     """
     settings = common.load_settings()
+    from rich.markup import escape
+
     from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, plain_table
     from prefect_gpu.runtime.telemetry import take_inventory
     from prefect_gpu.units import format_bytes
@@ -70,10 +72,11 @@ def devices(
             else f" from {datetime.fromtimestamp(cordoned.by or 0.0):%Y-%m-%d %H:%M} on"
         )
         screen.print(
-            f"[red]Out of service{since}[/]: {device_id} ({cordoned.reason}). `prefect-gpu uncordon` puts it back."
+            f"[red]Out of service{since}[/]: {escape(f'{device_id} ({cordoned.reason})')}. `prefect-gpu uncordon` puts "
+            "it back."
         )
     for device_id, words in _unwell(settings.resolved_state_dir):
-        screen.print(f"[yellow]Not quite well[/]: {device_id} ({words}). It stays in service.")
+        screen.print(f"[yellow]Not quite well[/]: {escape(f'{device_id} ({words})')}. It stays in service.")
     common.print_findings(screen, (finding for finding in node.findings if finding.level != "ok"))
     raise typer.Exit(int(broken))
 

@@ -41,6 +41,8 @@ def shares(
 
 def _table(told: dict[str, Any], *, wide: bool) -> Any:
     """Of one pool; what is lent and borrowed only where there is room."""
+    from rich.text import Text
+
     from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
     from prefect_gpu.units import format_seconds
 
@@ -58,7 +60,7 @@ def _table(told: dict[str, Any], *, wide: bool) -> Any:
     for row in divided["rows"]:
         lent = [_number(row["lent"]), _number(row["borrowed"])] if wide else []
         table.add_row(
-            "  " * row["depth"] + row["name"] + (":" if row["is_group"] else ""),
+            Text("  " * row["depth"] + row["name"] + (":" if row["is_group"] else "")),
             _number(row["guaranteed"]),
             "–" if row["limit"] is None else f"{row['limit']}",
             _number(row["weight"]),
@@ -67,7 +69,7 @@ def _table(told: dict[str, Any], *, wide: bool) -> Any:
             _number(row["owed"]),
             f"{row['had_part']:.0%} of {row['owed_part']:.0%}",
             *lent,
-            row["expects"],
+            Text(row["expects"]),
         )
     return table
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
@@ -167,9 +168,7 @@ class _Artifact:
             return early
         self._first_at = min(self._first_at, at)
         self._shown_at = at  # before it is tried: what fails is not tried again at once
-        if self.id is not None:
-            await self._client.update_artifact(self.id, ArtifactUpdate(data=data, description=description))
-        else:
+        if self.id is None or not await self._update(self.id, ArtifactUpdate(data=data, description=description)):
             artifact = await self._client.create_artifact(
                 ArtifactCreate(
                     type=self._kind, key=self._key, data=data, description=description, flow_run_id=self._run_id
@@ -178,3 +177,13 @@ class _Artifact:
             self.id = artifact.id
         self._shown = data
         return 0.0
+
+    async def _update(self, identity: UUID, changes: ArtifactUpdate) -> bool:
+        """False: it is not there any more, as somebody has deleted it."""
+        try:
+            await self._client.update_artifact(identity, changes)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.NOT_FOUND:
+                raise
+            return False
+        return True

@@ -26,8 +26,8 @@ class EngineControl:
         self._channel: Any = None
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Listen until the stack is closed."""
-        if ControlChannel is not None:
+        """Listen until the stack is closed. Once is enough: the session may be opened again after it has failed."""
+        if ControlChannel is not None and self._channel is None:
             self._channel = await stack.enter_async_context(ControlChannel())
 
     def register(self, run_id: str) -> dict[str, str]:

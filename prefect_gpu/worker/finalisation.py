@@ -219,7 +219,10 @@ class Finalisation:
             The run as it waits; None if it is over, or about to be.
         """
 
+        retries: int | None = None
+
         async def work() -> FlowRun | None:
+            nonlocal retries
             flow_run = await self._client.read_flow_run(UUID(run.run_id))
             state = flow_run.state
             # Its engine may have had the time to say what the signal that stopped it looks like from inside: a crash.
@@ -234,7 +237,8 @@ class Finalisation:
             if state.type is not StateType.SCHEDULED:
                 policy = flow_run.empirical_policy
                 if policy.retries and flow_run.run_count:  # Prefect counts each start as a try
-                    flow_run.empirical_policy = policy.model_copy(update={"retries": policy.retries + 1})
+                    retries = policy.retries + 1 if retries is None else retries  # once, however often this is tried
+                    flow_run.empirical_policy = policy.model_copy(update={"retries": retries})
                 from_where = f" It carries on from step {run.saved_step}." if run.saved_step else ""
                 waits: State = Scheduled(
                     scheduled_time=self._clock.now(), name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}"

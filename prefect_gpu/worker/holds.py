@@ -78,9 +78,11 @@ class Holds:
         """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
         while True:
             await asyncio.sleep(_SHOW_WAITING_AFTER_S)
-            for run_id, hold in list(self._never.items()):
-                del self._never[run_id]
-                await self._try(run_id, self._show(run_id, hold))
+            for run_id in list(self._never):
+                hold = self._never.pop(run_id, None)  # it may wait for something else by now
+                if hold is not None and not await self._try(run_id, self._show(run_id, hold)):
+                    self._never.setdefault(run_id, hold)  # the scheduler says it once
+                    break
             if self.controller.scheduler.state.queue_of_waiting:
                 await self._look_ahead()
             if self._forecast_is_new and self._lane.lets_through():
@@ -174,11 +176,12 @@ class Holds:
                 self._queue.doubt(run_id)
 
     async def _others_online(self) -> bool:
-        """Whether another worker of the pool might hold what ours never can."""
-        try:
-            workers = await self._client.read_workers_for_work_pool(self._worker.work_pool.name)
-        except httpx.HTTPError:
-            return True  # unknown: the run waits
+        """Whether another worker of the pool might hold what ours never can.
+
+        Raises:
+            httpx.HTTPError: Nobody knows. The run waits until it is known.
+        """
+        workers = await self._client.read_workers_for_work_pool(self._worker.work_pool.name)
         return any(str(worker.status).endswith("ONLINE") and worker.name != self._worker.name for worker in workers)
 
 

@@ -200,7 +200,8 @@ class PrefectHost:
         """See :class:`Host`."""
         assert run.handle is not None
         self._events.submitted(run)
-        self._show(run)
+        if run.attached(RunDisplay) is None:  # of a gang, the first instance may have reported before the last began
+            self._show(run)
         self.tasks.start(self._announce(run, run.handle.pid))
 
     def _infrastructure_pid(self, pid: int | str) -> str:

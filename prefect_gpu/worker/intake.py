@@ -155,10 +155,11 @@ class Intake:
             return
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+            self._missing.pop(run_id, None)  # it is there: what is missed later on is missed anew
             versions = _versions(flow_run, deployment, self._worker.work_pool)
-            job, seen = self.controller.scheduler.state.jobs.get(run_id), self._seen[run_id]
+            job, before = self.controller.scheduler.state.jobs.get(run_id), self._seen.get(run_id, Seen())
             before_s = self._pool.clock.before_s
-            if job is not None and seen.taken_in == versions and abs(before_s - seen.before_s) < _MOVED_S:
+            if job is not None and before.taken_in == versions and abs(before_s - before.before_s) < _MOVED_S:
                 return
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
             due_at = due.timestamp() if due else 0.0
@@ -187,6 +188,7 @@ class Intake:
         )
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
+        seen = self._seen[run_id]
         seen.flow_run, seen.taken_in, seen.before_s = flow_run, versions, before_s
         event = ev.JobSubmitted(
             job=run_id,
@@ -235,10 +237,19 @@ class Intake:
     # -- what is kept of runs ---------------------------------------------------------------------------------------
 
     def tidy(self, now: float, waiting: Container[str] | None = None) -> None:
-        """Forget of old ends, at a time of the worker's; and of deployments that were missed, but for waiting runs."""
+        """Forget of what is over.
+
+        Args:
+            now: The worker's time.
+            waiting: All runs that wait, if they are known: then whose deployments were missed, and do not wait any
+                more, are forgotten, and what is kept of runs that were refused, or that another worker has started.
+        """
         self._finalised_at = {run_id: at for run_id, at in self._finalised_at.items() if at > now - _SETTLED_KEPT_S}
         if waiting is not None:
             self._missing = {run_id: absence for run_id, absence in self._missing.items() if run_id in waiting}
+            known = self.controller.scheduler.state.jobs.keys() | self.controller.runs.keys()
+            for run_id in [one for one, seen in self._seen.items() if one not in known and not seen.lock.locked()]:
+                self._forget(run_id)
 
     def exhausted(self, run_id: str) -> None:
         """A launch ran out of the memory that it was granted: if the run is tried again, it gets whole devices."""

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import Abort, ObjectNotFound
+from prefect.exceptions import Abort, ObjectNotFound, Pause
 from prefect.states import Pending
 from prefect.utilities.engine import propose_state
 from prefect.workers.base import BaseWorker
@@ -163,7 +163,7 @@ class Launcher:
         claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._scope))
         try:
             state = await propose_state(self._client, claim, flow_run_id=flow_run.id)
-        except Abort as error:
+        except (Abort, Pause) as error:  # paused: another worker has started it, and its user has suspended it
             raise NotOursError(str(error)) from None
         except ObjectNotFound:
             raise NotOursError("it was deleted") from None

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -62,28 +63,39 @@ class NoticeWatch:
 
     async def look(self, client: httpx.AsyncClient) -> None:
         """Read all that there is, and let the fleet know the earliest end."""
-        found, settings = list[tuple[float, str]](), self._settings
+        found, settings, trouble = list[tuple[float, str]](), self._settings, list[str]()
         if settings.leave_by is not None:
             found.append((settings.leave_by.timestamp(), "the worker is to leave by then"))
-        try:
-            if settings.notice_file is not None and settings.notice_file.expanduser().exists():
-                told = settings.notice_file.expanduser().read_text()
-                found += self._heard(told, f"announced in {settings.notice_file}")
-            if settings.notice_url is not None:
-                answer = await client.get(
-                    settings.notice_url, headers={"Metadata": "true", "Metadata-Flavor": "Google"}
-                )
-                if answer.status_code == httpx.codes.OK:
-                    found += self._heard(answer.text, f"announced at {settings.notice_url}")
-                elif answer.status_code != httpx.codes.NOT_FOUND:
-                    raise NoticeError(f"{settings.notice_url} answered {answer.status_code}")
-            self._trouble = ""
-        except (OSError, UnicodeError, httpx.HTTPError, NoticeError) as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                self._logger.warning("Whether this machine is about to be taken away cannot be read: %s", error)
-            return
+        for read in (self._in_file, partial(self._at_url, client)):
+            try:
+                found += await read()
+            except (OSError, UnicodeError, httpx.HTTPError, NoticeError) as error:
+                trouble.append(str(error) or repr(error))  # a timeout says nothing of itself
+        words = "; ".join(trouble)
+        if words and words != self._trouble:
+            self._logger.warning("Whether this machine is about to be taken away cannot be read: %s", words)
+        self._trouble = words
+        before = self._fleet.leaving.get("")
+        if trouble and before is not None:  # what cannot be read now takes back nothing that it has announced
+            found.append(before)
         self._tell(min(found, default=None))
+
+    async def _in_file(self) -> list[tuple[float, str]]:
+        file = self._settings.notice_file
+        if file is None or not file.expanduser().exists():
+            return []
+        return self._heard(file.expanduser().read_text(), f"announced in {file}")
+
+    async def _at_url(self, client: httpx.AsyncClient) -> list[tuple[float, str]]:
+        url = self._settings.notice_url
+        if url is None:
+            return []
+        answer = await client.get(url, headers={"Metadata": "true", "Metadata-Flavor": "Google"})
+        if answer.status_code == httpx.codes.OK:
+            return self._heard(answer.text, f"announced at {url}")
+        if answer.status_code != httpx.codes.NOT_FOUND:
+            raise NoticeError(f"{url} answered {answer.status_code}")
+        return []
 
     def _heard(self, told: str, why: str) -> list[tuple[float, str]]:
         at = notice_in(told, time.time(), self._settings.notice_seconds)

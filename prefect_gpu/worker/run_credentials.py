@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from botocore.exceptions import BotoCoreError, ClientError
 
 _PATIENCE: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
+_KEEPS = "Run %s keeps its credentials for now: %s"
 _SETTING = "PREFECT_INTEGRATIONS_GPU_CHECKPOINTS_ROLE"
 
 
@@ -73,18 +74,25 @@ class RunCredentials:
 
     async def renew(self, controller: Controller) -> None:
         """Give all that runs new credentials in time, until cancelled; at once what an earlier worker has started."""
+        every_s = self._seconds / 60
         while True:
             self._renew_at = {run: at for run, at in self._renew_at.items() if run in controller.runs}
             for run in list(controller.runs.values()):
                 if run.handle is None or CLOCK() < self._renew_at.get(run.run_id, 0.0):
                     continue
                 try:
-                    await controller.give_credentials(run, await self.of(run.run_id))
+                    credentials = await self.of(run.run_id)
+                except LaunchError as error:
+                    self._logger.warning(_KEEPS, run.record.name, error)
+                    break  # it would be the same with the others
+                try:
+                    await asyncio.wait_for(controller.give_credentials(run, credentials), every_s)
+                except asyncio.TimeoutError:  # its node gets them when it is back
+                    self._logger.warning(_KEEPS, run.record.name, "its node is out of reach")
                 except (LaunchError, OSError) as error:
                     self._renew_at.pop(run.run_id, None)
-                    self._logger.warning("Run %s keeps its credentials for now: %s", run.record.name, error)
-                    break  # it would be the same with the others
-            await asyncio.sleep(self._seconds / 60)
+                    self._logger.warning(_KEEPS, run.record.name, error)
+            await asyncio.sleep(every_s)
 
 
 def policy(place: S3Location, role: str) -> dict[str, Any]:

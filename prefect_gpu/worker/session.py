@@ -167,7 +167,11 @@ class PoolSession:
         host.stream = PoolStream(
             pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
         )
-        await self.controller.start()
+        try:
+            await self.controller.start()
+        except Exception:  # another one may be started later, which needs the ports, and follows the runs
+            await self.controller.close()
+            raise
         if not place.driver.local:
             nodes, devices = self.controller.fleet.nodes, self.controller.fleet.devices
             where = f" on {', '.join(node.id for node in nodes) or 'no node'}"

@@ -49,7 +49,11 @@ async def refuse(client: PrefectClient, run: Launch, seen: FlowRun) -> bool:
     except asyncio.TimeoutError:
         pass
     flow_run = await client.read_flow_run(seen.id)
-    if flow_run.state is None or seen.state is None or flow_run.state.id != seen.state.id:
+    if flow_run.state is None or seen.state is None:
+        return False
+    if flow_run.state.type is StateType.RUNNING and flow_run.state.message == REFUSED:
+        return True  # it was done, and the answer was lost
+    if flow_run.state.id != seen.state.id:
         return False
     history = await client.read_flow_run_states(seen.id)
     before = next((state for state in reversed(history) if state.type is StateType.RUNNING), None)

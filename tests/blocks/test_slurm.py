@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.blocks import GpuSlurm, SlurmShape
+from prefect_gpu.blocks.files import read_file
 from prefect_gpu.blocks.slurm import SlurmTunnel
 
 ONE = {"name": "one", "time": "60", "gres": "gpu:1"}
@@ -19,6 +20,20 @@ def test_a_site_that_wants_one_job_for_each_run_keeps_no_allocations() -> None:
         GpuSlurm(shapes=[SlurmShape(**ONE, minimum=1)], mode="one-job-per-run")
     with pytest.raises(ValueError, match="'allocations' or 'one-job-per-run'"):
         GpuSlurm(shapes=[SlurmShape(**ONE)], mode="pilots")
+
+
+@pytest.mark.parametrize(
+    ("written", "minutes"), [("4:00:00", 240), ("30:00", 30), ('"12:00:00"', 720), ("90", 90), ("2-00:00:00", 2880)]
+)
+def test_a_wall_time_needs_no_quotes(tmp_path: Path, written: str, minutes: int) -> None:
+    """YAML 1.1 takes 4:00:00 for a number to the base 60, which would be ten days of minutes."""
+    file = tmp_path / "slurm.yaml"
+    shapes = f"shapes: [{{name: one, gres: gpu:1, time: {written}, maximum: 3}}]"
+    file.write_text(f"block: gpu-slurm\nname: lab\n{shapes}\n")
+    [described] = read_file(file)
+    assert isinstance(described.block, GpuSlurm)
+    [shape] = described.block.plan("python3").shapes
+    assert (shape.minutes, shape.maximum) == (minutes, 3)
 
 
 def test_an_allocation_may_have_nodes_of_several_kinds() -> None:

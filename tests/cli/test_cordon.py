@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from pathlib import Path
 
+import pytest
+
+from prefect_gpu.cli.cordon import _moment
 from prefect_gpu.runtime.cordons import FILE, Cordons
 from tests.cli.conftest import InProcess
 
@@ -20,6 +25,14 @@ def test_a_device_is_taken_out_of_service_and_put_back(run_cli: InProcess, tmp_p
     assert (again.reason, again.since) == ("dusty", first.since)
     done = run_cli("uncordon", "virtual-3", **env)
     assert done.exit_code == 0 and list(Cordons(tmp_path).read()) == ["virtual-10"]
+
+
+def test_a_reason_is_shown_as_it_was_written(run_cli: InProcess, tmp_path: Path) -> None:
+    """Rich would take what is in brackets for a style, and fail at one that begins with a slash."""
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    run_cli("cordon", "virtual-3", "--reason", "[gpu] lost [/dev/nvidia3]", **env)
+    done = run_cli("devices", **env)
+    assert done.exit_code == 0 and "virtual-3 ([gpu] lost [/dev/nvidia3])" in done.stdout
 
 
 def test_a_device_that_is_not_clear_changes_nothing(run_cli: InProcess, tmp_path: Path) -> None:
@@ -61,3 +74,17 @@ def test_a_device_goes_out_of_service_later(run_cli: InProcess, tmp_path: Path) 
         assert (Cordons(tmp_path).read()["virtual-3"].by or 0.0) < 4_070_952_000.0
     done = run_cli("cordon", "virtual-3", "--by", "tonight", **env)
     assert done.exit_code == 2 and "18:00" in done.stderr
+
+
+def test_a_moment_after_the_clocks_have_been_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Berlin, they are on 29 March 2026."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        now = datetime(2026, 3, 28, 20).astimezone()
+        for by, day in (("18:00", 29), ("2026-03-30T18:00", 30), ("2026-03-30T18:00+02:00", 30), ("21:00", 28)):
+            moment = _moment(by, now)
+            assert datetime.fromtimestamp(moment.timestamp()) == datetime(2026, 3, day, 21 if by == "21:00" else 18)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -183,6 +183,14 @@ def test_the_pool_is_asked_for_a_promise_and_nothing_is_submitted(
     assert asked["job_variables"]["gpus"] == 2, "as in its newest run"
 
 
+def test_a_pool_whose_worker_was_killed_promises_nothing(run_cli: InProcess, filled: None, state: Path) -> None:
+    """It has left its note, and the worker of another pool listens at its port by now."""
+    with served(state, Scene(time.time(), [])) as url:
+        (state / "pages" / "killed.json").write_text(json.dumps({"pool": "killed", "url": url, "pid": 1}))
+        told = json.loads(run_cli("estimate", "tune", "--deadline", "6h", "--json").stdout)
+    assert [one["pool"] for one in told] == ["gpus"]
+
+
 def test_a_promise_needs_a_flow_and_a_worker(run_cli: InProcess, filled: None) -> None:
     assert run_cli("estimate", "--deadline", "6h").exit_code == 2
     assert run_cli("estimate", "train", "-jv", "time_limit=2h").exit_code == 2

@@ -115,14 +115,20 @@ class OneRun:
         self.run = self.run.model_copy(update={"labels": {**read, **labels}})
 
     async def set_flow_run_state(self, run_id: UUID, state: State, force: bool = False) -> OrchestrationResult[Any]:
-        """See Prefect's client: HandleFlowTerminalStateTransitions and EnforceCancellingToCancelledTransition."""
+        """See Prefect's client.
+
+        HandleFlowTerminalStateTransitions, EnforceCancellingToCancelledTransition and HandleResumingPausedFlows.
+        """
         unreachable, self.unreachable = self.unreachable, None
         if unreachable is not None:
             raise unreachable
         current, answer = self.states[-1], self._accept
         if not force and current.is_final() and state.type is StateType.CRASHED:
             answer = self._abort
-        elif not force and current.type is StateType.CANCELLING and state.type is not StateType.CANCELLED:
+        elif not force and (
+            (current.type is StateType.CANCELLING and state.type is not StateType.CANCELLED)
+            or (current.type is StateType.PAUSED and state.type is StateType.PENDING)
+        ):
             answer = self._reject
         answered = answer(state.model_copy(update={"id": uuid4()}))
         lost, self.lose_answer = self.lose_answer, None

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 
 from prefect_gpu.estimation.estimator import Estimator
@@ -41,6 +42,9 @@ class KeepingClient:
     async def update_artifact(self, artifact_id: UUID, artifact: Any) -> None:
         """See Prefect's client."""
         self.calls += 1
+        if self._keys[artifact_id] not in self.artifacts:
+            request = httpx.Request("PATCH", "http://prefect/api/artifacts")
+            raise httpx.HTTPStatusError("404", request=request, response=httpx.Response(404, request=request))
         self.artifacts[self._keys[artifact_id]] = artifact
 
     async def read_latest_artifacts(self, artifact_filter: Any) -> list[Any]:
@@ -222,6 +226,25 @@ async def test_the_pools_page_is_made_once_and_a_later_worker_goes_on_with_it() 
         "gpu-estimates-another": "d",
     }
     assert client.calls == 4
+
+
+async def test_what_somebody_has_deleted_is_made_anew_and_keeps_nothing_else_from_being_shown() -> None:
+    client = KeepingClient()
+    page = accuracy_artifact(client, "My pool")  # type: ignore[arg-type]
+    await page.show("a")
+    client.artifacts.clear()
+    for text in ("b", "c"):
+        await page.show(text)
+    assert {key: one.data for key, one in client.artifacts.items()} == {"gpu-estimates-my-pool": "c"}
+    run = a_run()
+    run.record.progress = {"step": 1, "steps": 4}
+    artifacts = RunArtifacts(client, run, Estimates(), every_s=0.0, story=lambda: [(1.0, "submitted")])  # type: ignore[arg-type]
+    await artifacts.show()
+    del client.artifacts["train-it-progress"], client.artifacts["train-it-story"]
+    run.record.progress = {"step": 2, "steps": 4}
+    artifacts._story_of = lambda: [(1.0, "submitted"), (2.0, "granted")]
+    await artifacts.show(final=True)
+    assert client.artifacts["train-it-progress"].data == 50.0 and "granted" in client.artifacts["train-it-story"].data
 
 
 async def test_a_page_tells_the_story_as_it_grows_and_to_its_end() -> None:

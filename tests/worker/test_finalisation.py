@@ -157,6 +157,13 @@ async def test_a_run_that_gives_way_waits_by_the_clock_of_the_server() -> None:
     assert due is not None and (due - datetime.now(timezone.utc)).total_seconds() < -3000
 
 
+async def test_a_run_that_gives_way_is_given_one_retry_for_that_though_prefect_is_away_in_between() -> None:
+    prefect = OneRun(Running(), retries=2)
+    prefect.unreachable = httpx.ConnectError("the server is being restarted")
+    await finalisation(prefect).give_way(prefect.launch(), "another comes first")
+    assert prefect.shown == ("scheduled", "AwaitingGpu") and prefect.run.empirical_policy.retries == 3
+
+
 @pytest.mark.parametrize("saved", [True, False])
 async def test_a_run_that_gives_way_is_told_the_step_of_its_checkpoint(saved: bool) -> None:
     prefect = OneRun(Running())

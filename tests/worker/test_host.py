@@ -9,6 +9,7 @@ from typing import Any, cast
 import httpx
 
 from prefect_gpu.training import protocol
+from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.host import PrefectHost, _Prepared
 from prefect_gpu.worker.lane import Lane
 from tests.runtime.launches import launched
@@ -42,3 +43,19 @@ async def test_a_launch_is_written_down_once_the_flow_has_begun_and_prefect_answ
     host.reported(run, protocol.PHASE)
     await announcing
     assert written == ["here:7", "labels"]
+
+
+async def test_a_gang_that_reports_before_all_of_it_has_begun_is_shown_once() -> None:
+    """The second display would never be closed: its task would be left for ever."""
+    run = launched("0190d0e2-7a6b-7c9e-8f10-0a1b2c3d4e5f")
+    run.handle = cast(Any, SimpleNamespace(pid=7))
+    host, nothing = cast(Any, object.__new__(PrefectHost)), cast(Any, None)
+    host._events, host._client, host.lane = SimpleNamespace(submitted=lambda _: None), nothing, Lane()
+    host.logger, host.page_url, host.tasks = nothing, "", SimpleNamespace(start=lambda work: work.close())
+    host.controller = SimpleNamespace(estimates=nothing)
+    host.reported(run, protocol.PROGRESS)
+    await host.launched(run)
+    displays = [one for one in run.followers if isinstance(one, RunDisplay)]
+    for one in displays:
+        await one.leave()
+    assert len(displays) == 1

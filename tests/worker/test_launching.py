@@ -10,9 +10,10 @@ from uuid import uuid4
 import httpx
 import pytest
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.states import Scheduled
+from prefect.states import Running, Scheduled, Suspended
 
 from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.launching import Launcher, local_source
 from tests.worker.prefect_stand_in import OneRun, asking
@@ -78,6 +79,14 @@ async def test_a_claim_that_did_not_reach_prefect_is_tried_again_later() -> None
     with pytest.raises(LaunchError):
         await a_launcher(prefect)._claim(prefect.as_read(), prefect.launch())
     assert prefect.shown[0] == "scheduled"
+
+
+async def test_a_run_that_another_worker_has_started_and_that_is_suspended_is_not_ours() -> None:
+    """Prefect's client then raises what no `except Exception` catches: the device would be held for ever."""
+    prefect = OneRun(Scheduled(), Running(), Suspended())
+    with pytest.raises(NotOursError):
+        await a_launcher(prefect)._claim(prefect.as_read(), prefect.launch())
+    assert prefect.shown[0] == "paused"
 
 
 def test_what_the_worker_imports_for_itself_does_not_change_the_environment_of_runs(

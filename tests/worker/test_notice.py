@@ -105,3 +105,27 @@ async def test_a_worker_that_is_to_leave_by_a_date(tmp_path: Path) -> None:
     async with httpx.AsyncClient() as client:
         await NoticeWatch(settings, fleet, LOGGER).look(client)
     assert fleet.nodes[0].ends_at is not None
+
+
+async def test_what_cannot_be_read_hides_nothing_that_is_known_from_elsewhere(
+    cloud: tuple[str, dict[str, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The address of a machine that is being shut down may be the first thing that is gone."""
+    url, says = cloud
+    file = tmp_path / "notice"
+    fleet = Fleet([Node("here", (), ())])
+    settings = GpuSettings(notice_file=file, notice_url=url, leave_by="2032-01-01T00:00+00:00")  # type: ignore[arg-type]
+    watch, says["told"] = NoticeWatch(settings, fleet, LOGGER), "<html>"
+    async with httpx.AsyncClient() as client:
+        await watch.look(client)
+        assert fleet.nodes[0].ends_why == "the worker is to leave by then" and "is no notice" in caplog.text
+        file.write_text("2031-01-01T00:00Z")
+        await watch.look(client)
+        assert str(file) in fleet.nodes[0].ends_why
+        file.write_text("soon")
+        await watch.look(client)
+        assert str(file) in fleet.nodes[0].ends_why, "what cannot be read is not taken back"
+        del says["told"]
+        file.unlink()
+        await watch.look(client)
+        assert fleet.nodes[0].ends_why == "the worker is to leave by then"

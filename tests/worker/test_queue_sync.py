@@ -8,9 +8,12 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
+import httpx
 import pytest
 from prefect.events import Event
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled, Suspended
 
 from prefect_gpu.runtime.fleet import Fleet
@@ -132,6 +135,66 @@ async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCa
     assert [event.job for event in told] == [prefect.run_id]
 
 
+async def test_a_deployment_that_is_missed_now_and_then_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that is restarted may say 404 once. In the days that a run waits, that may happen three times."""
+    prefect = OneRun(Scheduled())
+    prefect.run = prefect.run.model_copy(update={"deployment_id": uuid4()})
+    intake, missed, now = an_intake(prefect), [False], [0.0]
+    controller: Any = intake.controller
+    controller.handle, controller.fleet = lambda event: None, Fleet()
+    intake._finalisation.asking.clock, intake._finalisation.asking.believed_after_s = lambda: now[0], 180.0
+    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_, **__: Request())
+
+    async def flow(_: object) -> Any:
+        return SimpleNamespace(name="train")
+
+    async def deployment(_: object) -> None:
+        if missed[0]:
+            raise ObjectNotFound(Exception("404"))
+
+    intake._pool = cast(
+        Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock(), serves=lambda _: True)
+    )
+    intake._worker = cast(Any, SimpleNamespace(work_pool=None))
+    for _ in range(4):
+        for missed[0] in (False, True):
+            await intake.take_in(prefect.as_read(), time.time())
+        now[0] += 86_400.0
+    assert prefect.shown[0] == "scheduled"
+    for _ in range(3):
+        await intake.take_in(prefect.as_read(), time.time())
+        now[0] += 100.0
+    assert prefect.shown[0] == "cancelled", "it was deleted"
+
+
+async def test_of_a_run_that_is_not_ours_to_start_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused, or its deadline was, or another worker has it, or it could not be configured once granted."""
+    prefect = OneRun(Scheduled())
+    intake = an_intake(prefect)
+    controller, jobs = cast(Any, intake.controller), intake.controller.scheduler.state.jobs
+    controller.fleet = Fleet()
+    controller.handle = lambda event: jobs.update({event.job: Job(event.job, event.request, "q", 0.0, 0.0)})
+
+    async def flow(_: object) -> Any:
+        return SimpleNamespace(name="train")
+
+    intake._pool = cast(Any, SimpleNamespace(flow=flow, clock=ServerClock(), serves=lambda _: True))
+    template: dict[str, Any] = {"variables": {"properties": {}}, "job_configuration": {"gpus": "{{ gpus }}"}}
+    intake._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
+    prefect.run = prefect.run.model_copy(update={"job_variables": {"gpus": -1}})
+    await intake.take_in(prefect.as_read(), time.time())
+    intake.tidy(time.time(), ())
+    assert prefect.shown[0] == "crashed" and not intake.seen
+    prefect.run = prefect.run.model_copy(update={"job_variables": {"gpus": 1}})
+    prefect.states.append(Scheduled())
+    await intake.take_in(prefect.as_read(), time.time())
+    intake.tidy(time.time(), ())
+    assert intake.flow_run(prefect.run_id) is not None
+    jobs.clear()  # it was granted, and another worker's claim came first
+    intake.tidy(time.time(), ())
+    assert not intake.seen and not controller.estimates._runs
+
+
 async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the one that has room. Once all are there, and none has, the run is refused."""
     prefect = OneRun(Scheduled())
@@ -176,6 +239,50 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     room.clear()
     await holds._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
+
+
+async def test_a_run_that_no_node_can_hold_is_refused_once_prefect_says_who_else_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler says it once. And what is said of one run meanwhile does not keep the others from being shown."""
+    monkeypatch.setattr("prefect_gpu.worker.holds._SHOW_WAITING_AFTER_S", 0.0)
+    runs, intake = [OneRun(Scheduled()) for _ in range(3)], an_intake(OneRun(Scheduled()))
+    controller, worker = cast(Any, intake.controller), cast(Any, intake._worker)
+    state, refused, asked = controller.scheduler.state, list[str](), list[str]()
+    state.queue_of_waiting, state.capability = (), SimpleNamespace(possible=lambda request: False)
+    controller.away, controller.handle, controller.coming = (), lambda event: None, lambda job: None
+    holds = Holds(worker, a_queue(intake), intake, Lane(), LOGGER)
+    holds.controller, worker.work_pool = controller, SimpleNamespace(name="pool")
+
+    async def workers(pool: str) -> list[Any]:
+        asked.append(pool)
+        if len(asked) == 1:
+            holds.held(Hold(runs[1].run_id, "devices", "all are in use"))  # the second waits for something else now
+            raise httpx.ReadTimeout("Prefect is busy")
+        return []
+
+    async def refuse(flow_run: Any, _: str) -> None:
+        refused.append(str(flow_run.id))
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(holds, "_write", nothing)
+    monkeypatch.setattr(worker.client, "read_workers_for_work_pool", workers, raising=False)
+    monkeypatch.setattr(intake, "refuse", refuse)
+    monkeypatch.setattr(holds._lane, "lets_through", lambda: False)
+    for run in runs:
+        state.jobs[run.run_id] = Job(run.run_id, Request(), "q", 0.0, 0.0)
+        intake._seen[run.run_id].flow_run = run.as_read()
+        holds.held(Hold(run.run_id, "never", "gpus=1, but there is no device"))
+    showing = asyncio.ensure_future(holds.run())
+    for _ in range(200):
+        await asyncio.sleep(0)
+        if showing.done() or len(refused) == 2:
+            break
+    assert not showing.done()
+    showing.cancel()
+    assert sorted(refused) == sorted((runs[0].run_id, runs[2].run_id)) and list(holds._holds) == [runs[1].run_id]
 
 
 @pytest.mark.parametrize("reads_in_vain", [1, 3])

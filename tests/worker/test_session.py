@@ -1,0 +1,55 @@
+"""A session that cannot be opened now may be opened later."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker import session as sessions
+from prefect_gpu.worker.from_blocks import Chosen
+from prefect_gpu.worker.infrastructure import Infrastructure
+from prefect_gpu.worker.session import PoolSession
+from tests.runtime.stand_ins import MemoryDriver
+
+
+async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its channel's port must be free then, and nobody else may follow the runs that had been taken over already."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    drivers: list[MemoryDriver] = []
+
+    class AwayDriver(MemoryDriver):
+        async def start(self) -> None:
+            raise LaunchError("the engine is out of reach")
+
+    def place(*_: object) -> Infrastructure:
+        drivers.append(AwayDriver())
+        return Infrastructure(drivers[-1])
+
+    async def blocks(settings: GpuSettings, _: object) -> Chosen:
+        return Chosen(settings)
+
+    monkeypatch.setattr(sessions, "infrastructure_of", place)
+    monkeypatch.setattr(sessions, "read_blocks", blocks)
+    monkeypatch.setattr(sessions, "api_is_local", lambda: False)
+    hooks: dict[str, list[Any]] = {"request": [], "response": []}
+    client = SimpleNamespace(_client=SimpleNamespace(event_hooks=hooks))
+    pool = SimpleNamespace(name="pool", id=uuid4())
+    worker: Any = SimpleNamespace(
+        client=client, work_pool=pool, name="w", _work_pool_name="pool", _work_queues=set(), get_flow_run_logger=None
+    )
+    session = PoolSession(worker, GpuSettings(state_dir=tmp_path, channel_port=port), lambda *_: None)
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="out of reach"):
+            await session.open()
+    assert len(session._stack._exit_callbacks) <= 1, "one channel to engines is enough"  # type: ignore[attr-defined]
+    await session.close()
