@@ -28,7 +28,6 @@ def set_clock(file: Path, by_s: float, slept_s: float) -> None:
     ("by_s", "slept_s"),
     [
         pytest.param(-HOUR, 0.0, id="set back"),
-        pytest.param(HOUR, 0.0, id="set forward", marks=pytest.mark.full),
         pytest.param(0.0, 8 * HOUR, id="suspended"),
     ],
 )

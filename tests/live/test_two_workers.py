@@ -92,8 +92,10 @@ def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__
     return worker
 
 
-@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.full)])
-async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, pool: LivePool, tmp_path: Path) -> None:
+@pytest.mark.full
+async def test_who_has_no_record_takes_over_from_one_that_is_frozen_and_every_run_ends_once(
+    pool: LivePool, tmp_path: Path
+) -> None:
     first = start_leased(pool, "first")
     await asyncio.to_thread(first.wait_for_output, "Serving pool")
     go = tmp_path / "go"
@@ -103,10 +105,7 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
     await pool.until_one(waiting, "AwaitingGpu")
     second = start_leased(pool, "second")
     await asyncio.to_thread(second.wait_for_output, "Standing by")
-    if how == "killed":
-        first.kill()
-    else:
-        first.popen.send_signal(signal.SIGSTOP)
+    first.popen.send_signal(signal.SIGSTOP)
 
     async def tried_again() -> bool:
         return pool.noted()[str(running)] == 2
@@ -116,13 +115,12 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
     runs = [running, *waiting]
     for run_id in runs:
         await pool.until(run_id, "Completed")
-    if how == "frozen":
-        first.popen.send_signal(signal.SIGCONT)
-        await asyncio.to_thread(first.wait_for_output, "no longer leads")
-        await asyncio.to_thread(first.wait_for_output, "Standing by")
-        await asyncio.to_thread(second.terminate)
-        runs.append(await pool.submit("train"))
-        await pool.until(runs[-1], "Completed")
+    first.popen.send_signal(signal.SIGCONT)
+    await asyncio.to_thread(first.wait_for_output, "no longer leads")
+    await asyncio.to_thread(first.wait_for_output, "Standing by")
+    await asyncio.to_thread(second.terminate)
+    runs.append(await pool.submit("train"))
+    await pool.until(runs[-1], "Completed")
     assert pool.noted("finished") == {str(run_id): 1 for run_id in runs}
     assert pool.noted() == Counter(map(str, [running, *runs]))
     for run_id in runs:

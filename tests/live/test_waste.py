@@ -15,7 +15,7 @@ from tests.live.pool import LivePool, eventually
 @pytest.mark.full  # the stages take their time, one after the other
 async def test_a_run_that_sleeps_on_its_device_is_told_shared_and_stopped(pool: LivePool, tmp_path: Path) -> None:
     pool.start_worker(
-        virtual_devices="2", waste="stop", waste_below_percent="5", waste_minutes="0.15", device_hour_price="3600"
+        virtual_devices="2", waste="stop", waste_below_percent="10", waste_minutes="0.15", device_hour_price="3600"
     )
     sleeps = await pool.submit("train", hold=str(tmp_path / "never"))
     works = await pool.submit("computes", until=str(tmp_path / "enough"))
@@ -45,10 +45,11 @@ async def test_a_run_that_sleeps_on_its_device_is_told_shared_and_stopped(pool: 
         found = [one for one in answer.json()["events"] if one["resource"]["prefect-gpu.pool"] == pool.name]
         assert all(one["resource"]["prefect.resource.id"].endswith(str(sleeps)) for one in found)
         stages = [one["payload"]["stage"] for one in found][::-1]
-        return stages if len(stages) >= 3 else []
+        # It is told anew whenever it had done something: even a look at its file may be that on a busy machine.
+        return list(dict.fromkeys(stages)) if "stop" in stages else []
 
     assert await eventually(emitted, "the events") == ["tell", "share", "stop"]
     rows = await pool.rows([sleeps, joins, works])
-    stopped = "Stopped by its pool: it has used less than 5 % of its cores"
+    stopped = "Stopped by its pool: it has used less than 10 % of its cores"
     assert stopped in rows[0].message and stopped in ((await pool.read(sleeps)).state.message or "")
     assert all(row.device_s and row.cost == row.device_s for row in rows), "a device second costs 1"
