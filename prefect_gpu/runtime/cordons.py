@@ -94,9 +94,9 @@ class Cordons:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let nobody else, another worker or a command, change the file meanwhile: its folder is locked for a moment.
+        """Lock the file's folder, so that no other worker or command changes the file meanwhile.
 
-        Where that cannot be, or somebody stands still with it, it is done all the same.
+        If the lock cannot be had, or is held for a whole second, the change is made without it.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(self._file.parent, os.O_RDONLY | os.O_CLOEXEC)

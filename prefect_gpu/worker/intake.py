@@ -237,12 +237,12 @@ class Intake:
     # -- what is kept of runs ---------------------------------------------------------------------------------------
 
     def tidy(self, now: float, waiting: Container[str] | None = None) -> None:
-        """Forget of what is over.
+        """Forget what is over.
 
         Args:
             now: The worker's time.
-            waiting: All runs that wait, if they are known: then whose deployments were missed, and do not wait any
-                more, are forgotten, and what is kept of runs that were refused, or that another worker has started.
+            waiting: All runs that wait; None: they are not known. If they are, missed deployments of other runs are
+                forgotten. So are runs that were refused, and those that another worker has started.
         """
         self._finalised_at = {run_id: at for run_id, at in self._finalised_at.items() if at > now - _SETTLED_KEPT_S}
         if waiting is not None:

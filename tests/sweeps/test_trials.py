@@ -14,7 +14,7 @@ from optuna.distributions import FloatDistribution
 from prefect_gpu import training_run
 from prefect_gpu.sweeps.sweep import storage_url
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_RUN_ID, ENV_TRIAL
-from prefect_gpu.training.rungs import asha
+from prefect_gpu.training.rungs import Rungs, asha
 from prefect_gpu.training.trial import (
     COMPLETE,
     NEEDED,
@@ -28,6 +28,8 @@ from prefect_gpu.training.trial import (
     TrialOf,
 )
 from tests.postgres import PostgresServer
+
+FROM_THE_FIRST = asha(min_steps=1)
 
 PRUNER = "gAROLg=="  # None, pickled: rungs need none
 
@@ -46,6 +48,29 @@ def trained(
             for _ in run.steps():
                 run.report(loss=x)
     return run.step, run.stopped
+
+
+def be_a_trial(
+    study: optuna.Study,
+    storage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    objective: str = "loss",
+    rungs: Rungs = FROM_THE_FIRST,
+) -> None:
+    """From now on, trainings of this process are the study's next trial."""
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    monkeypatch.setenv(
+        ENV_TRIAL, TrialOf(storage, "s", trial._trial_id, trial.number, objective, PRUNER, rungs).as_text()
+    )
+
+
+def in_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """From now on, they have a place for checkpoints. Returns what Prefect would be asked, which tests/live does."""
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
+    monkeypatch.setenv(ENV_RUN_ID, "the-run")
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: asked.append((run_id, step)))
+    return asked
 
 
 def test_below_the_first_rung_losses_are_taken_down_and_nobody_is_judged(
@@ -77,9 +102,7 @@ def test_a_trial_whose_framework_knows_the_steps_is_looked_at_as_one_that_has_sa
 ) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     study = optuna.create_study(storage=storage, study_name="s")
-    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
-    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    be_a_trial(study, storage, monkeypatch, "loss", asha())
     with training_run() as run:
         run.expect(40)
         for _ in run.steps():
@@ -96,9 +119,7 @@ def test_what_a_framework_tells_after_the_step_is_told_the_study(
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     trained(storage, 9.0)
     study = optuna.load_study(storage=storage, study_name="s")
-    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, objective, PRUNER, asha(min_steps=1))
-    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    be_a_trial(study, storage, monkeypatch, objective)
     with training_run(steps=9) as run:
         for number in run.steps():
             run.report()
@@ -141,13 +162,8 @@ def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, mo
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     trained(storage, 0.0)
     study = optuna.load_study(storage=storage, study_name="s")
-    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
-    monkeypatch.setenv(ENV_TRIAL, about.as_text())
-    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
-    monkeypatch.setenv(ENV_RUN_ID, "the-run")
-    asked: list[tuple[str, int]] = []  # in Prefect's place, which tests/live has
-    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: asked.append((run_id, step)))
+    be_a_trial(study, storage, monkeypatch)
+    asked = in_a_pool(tmp_path, monkeypatch)
     with training_run(steps=9) as run:
         for number in run.steps():
             run.report(loss=1.0, checkpoint=functools.partial(Path.write_text, data=str(number)))
@@ -166,13 +182,8 @@ def test_a_checkpoint_may_be_offered_in_another_report_than_the_loss(
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     trained(storage, 0.0)
     study = optuna.load_study(storage=storage, study_name="s")
-    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
-    monkeypatch.setenv(ENV_TRIAL, about.as_text())
-    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
-    monkeypatch.setenv(ENV_RUN_ID, "the-run")
-    asked: list[tuple[str, int]] = []
-    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: asked.append((run_id, step)))
+    be_a_trial(study, storage, monkeypatch)
+    asked = in_a_pool(tmp_path, monkeypatch)
     with training_run(steps=9) as run:
         _ = run.checkpoint_due  # an offer is coming
         for number in run.steps():
@@ -200,9 +211,7 @@ def test_it_goes_on_with_a_value_as_good_as_the_sweep_has_said(
     trial.set_user_attr(NEEDED, needed)
     about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
     monkeypatch.setenv(ENV_TRIAL, about.as_text())
-    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
-    monkeypatch.setenv(ENV_RUN_ID, "the-run")
-    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: None)  # in Prefect's place
+    in_a_pool(tmp_path, monkeypatch)
     with training_run(steps=3 if last == 3 else 9) as run:
         for number in run.steps():
             run.report(loss=value, checkpoint=functools.partial(Path.write_text, data=str(number)))
@@ -223,9 +232,7 @@ def test_a_study_that_is_out_of_reach_stops_no_training(
 def test_a_metric_may_be_an_array_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     study = optuna.create_study(storage=storage, study_name="s")
-    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, "error", PRUNER, asha(min_steps=1))
-    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    be_a_trial(study, storage, monkeypatch, "error")
     with training_run(steps=2) as run:
         for _ in run.steps():
             run.report(error=np.array([0.5]))

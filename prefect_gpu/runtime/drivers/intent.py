@@ -44,9 +44,9 @@ class Listener:
         self._server.close()
 
     def end(self) -> None:
-        """The program has ended: nobody listens any more, and nothing is left of this."""
+        """The program has ended: close the port, and let the thread that listens there end."""
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # whoever waits in accept() would not notice that it is closed
+            self._server.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
         self._server.close()
 
     def cancel(self) -> None:

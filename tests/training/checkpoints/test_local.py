@@ -140,8 +140,9 @@ def test_a_store_may_be_looked_at_while_it_saves(tmp_path: Path) -> None:
         saving = training.submit(lambda: [store.save(save_text("weights"), step) for step in range(200)])
         while not saving.done():
             CheckpointStore(tmp_path).holding()
+        assert len(saving.result()) == 200
     held = store.holding()
-    assert held is not None and held.changed_at == pytest.approx((tmp_path / "current").stat().st_mtime, abs=60)
+    assert held is not None and held.changed_at >= (tmp_path / "current").stat().st_mtime
 
 
 def test_a_best_one_that_could_not_be_saved_does_not_hide_what_there_is(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class ContainerHandle(RunHandle):
             self._made = dataclasses.replace(self._made, warm=self.warm)
             try:
                 await asyncio.to_thread(write_made, self._dir, self._made)
-            except OSError as error:  # whoever comes later takes it for a warm one; it has begun all the same
+            except OSError as error:  # the run has begun all the same; a later worker takes it for a warm one
                 self._logger.error("Run %s: that it was started cold could not be written down: %s", self.run_id, error)
 
     async def wait(self) -> ExitReport:

@@ -75,7 +75,7 @@ class AgentHub:
         self._server.admit(agent, token)
 
     def drop(self, agent: str) -> None:
-        """The agent's allocation is over. Whoever waits for its answer learns that, and so does who asks later."""
+        """The agent's allocation is over. Questions to it fail from now on, also those that were asked before."""
         self._agents.discard(agent)
         self._server.revoke(agent)
         for _, answer in [one for one in self._asked.values() if one[0] == agent]:
