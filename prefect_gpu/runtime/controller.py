@@ -55,6 +55,7 @@ ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, 
 """What this world can carry out."""
 
 _SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place
+_SAVE_AGAIN_S = 10.0  # a record that could not be written
 
 
 class Controller:
@@ -160,6 +161,8 @@ class Controller:
             logger=self._logger,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._outdated: dict[str, Launch] = {}  # whose records could not be brought up to date
+        self._saving_again: asyncio.TimerHandle | None = None
         self._closing = False
 
     def _followers(self) -> tuple[Follower, ...]:
@@ -210,8 +213,9 @@ class Controller:
     async def close(self) -> None:
         """Let go. Running processes go on; the next worker finds them."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._saving_again):
+            if timer is not None:
+                timer.cancel()
         self._adjuster.close()
         self._eviction.close()
         await self._tasks.close()
@@ -381,10 +385,27 @@ class Controller:
             self._save(run)
 
     def _save(self, run: Launch) -> None:
-        """Bring the record up to date. The run must not suffer if the disk is full: an older record will do."""
+        """Bring the record up to date. The run must not suffer if the disk is full: until there is room again, an older
+        record will do.
+        """
         if run.damaged:
             return
         try:
             self._records.write(run.folder, run.record)
+            self._outdated.pop(run.run_id, None)
         except OSError as error:
-            self._logger.warning("The record of run %s could not be brought up to date: %s", run.record.name, error)
+            log = self._logger.debug if run.run_id in self._outdated else self._logger.warning
+            log("The record of run %s could not be brought up to date: %s", run.record.name, error)
+            self._outdated[run.run_id] = run
+            if self._saving_again is None:
+                self._saving_again = asyncio.get_running_loop().call_later(_SAVE_AGAIN_S, self._save_again)
+
+    def _save_again(self) -> None:
+        self._saving_again = None
+        outdated, self._outdated = self._outdated, {}
+        if self._closing or not self._leads():
+            return
+        for run_id, run in outdated.items():
+            if self.runs.get(run_id) is run:
+                self._outdated[run_id] = run  # what failed before is no news
+                self._save(run)

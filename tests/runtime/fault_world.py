@@ -308,8 +308,11 @@ class _Records(RecordStore):
 
     def write(self, folder: Path, record: RunRecord) -> None:
         self.worker.spark()
-        self.worker.world.fill("write")
+        world = self.worker.world
+        world.unwritten.add(record.run_id)
+        world.fill("write")
         super().write(folder, record)
+        world.unwritten.discard(record.run_id)
         self.worker.spark()
 
     def sync(self, folder: Path) -> None:
@@ -604,6 +607,8 @@ class World:
         self.moved = 0
         self.processes: dict[Path, Process] = {}
         self.refusals: dict[str, bool] = {}
+        self.unwritten: set[str] = set()  # runs whose records are older than what their worker knows
+        self.forgotten: set[str] = set()  # those of which a worker was killed then
         self.slow: dict[str, asyncio.Event | None] = {}
         self.quotas: Quotas | None = None
         self.fuse: int | None = None
@@ -648,6 +653,7 @@ class World:
         assert not earlier, f"{spec.run_id} is started again: {earlier[0].stage}"
         assert spec.run_id not in self.over, f"{spec.run_id} is started although it is {self.over[spec.run_id]}"
         process = self.processes[spec.run_dir] = Process(self, spec)
+        self.forgotten.discard(spec.run_id)
         if not process.gated:
             self._nobody_trains_beside(process)
         return process
@@ -731,7 +737,8 @@ class World:
             stopped = before is not None and bool(before.record.leaving) and "finalise" in self.slow
             sought = before is not None and before.handle is None  # nobody can see its end yet
             assert ahead or stopped or sought, f"{process.run_id} waits at its gate for nobody"
-            assert run.waiting
+            # What could not be written before its worker was killed, the next one does not know.
+            assert run.waiting or process.run_id in self.forgotten, f"{process.run_id} waits, and is said to begin"
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -751,6 +758,8 @@ class World:
         """There is always a worker again."""
         while self.worker.dead:
             self.worker.kill()
+            self.forgotten |= self.unwritten
+            self.unwritten.clear()
             for name in self.slow:
                 self.slow[name] = None  # nobody waits any more
             for process in self.processes.values():

@@ -460,6 +460,19 @@ def test_a_run_is_not_stopped_while_the_one_before_it_saves_on_its_device(tmp_pa
     pair.world.recover()
 
 
+def test_a_record_that_found_no_room_is_written_once_there_is_some(tmp_path: Path) -> None:
+    """Else a worker that is killed would be followed by one that knows nothing of what came after the disk was full."""
+    pair = Pair(tmp_path, "preparing")
+    pair.world.refusals["write"] = True
+    pair.go(pair.second)
+    assert pair.world.unwritten == {"run-1"}, "it waits for its device, and its record does not say so"
+    pair.world.pass_time(11.0)
+    pair.world.kill_worker()
+    assert not pair.world.forgotten
+    assert pair.world.worker.controller.runs["run-1"].waiting
+    pair.world.recover()
+
+
 def test_no_fault_does_harm() -> None:
     explore(15, 15, same_each_time=True)
 

@@ -145,7 +145,10 @@ class ClusterShow:
             while True:
                 stage.check()
                 searching = sweep.popen.poll() is None
-                runs, places = look(stage), self._look_where(stage)
+                # In this order: a run that crashed is brought back to its queue before its place is forgotten. The
+                # other way round, one could see it crashed, and then nowhere.
+                places = self._look_where(stage)
+                runs = look(stage)
                 saved = {run for run in places if stage.has_checkpoint(run)}
                 if done := lost.look(runs, places, saved):
                     board.say(done)
