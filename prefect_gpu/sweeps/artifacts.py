@@ -14,13 +14,21 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from prefect.artifacts import create_image_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
+from prefect_gpu.sweeps.spoken import logger
+
 _MOST_ROWS = 200
 
 
 def show(study: optuna.Study, objective: str) -> None:
-    """Make both, if this is a flow run."""
-    if not flow_run.id or not study.trials:
-        return
+    """Make both, if this is a flow run. An error is logged: the study's result is worth more than its picture."""
+    try:
+        if flow_run.id and study.trials:
+            _show(study, objective)
+    except Exception as error:
+        logger().warning("The table and the picture of the trials could not be made: %r", error)
+
+
+def _show(study: optuna.Study, objective: str) -> None:
     key = re.sub(r"[^a-z0-9-]+", "-", study.study_name.lower()).strip("-") or "sweep"
     description = f"{len(study.trials)} trials, the best first"
     create_table_artifact(table(study, objective), key=f"{key}-trials", description=description)

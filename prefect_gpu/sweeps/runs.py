@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
@@ -10,13 +11,16 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Scheduled
 
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.training.protocol import ENV_TRIAL
-from prefect_gpu.training.trial import TrialOf
+from prefect_gpu.training.trial import AT_A_RUNG, TrialOf
 
 _AT_ONCE = 200  # flow runs that Prefect gives in one answer
+_UNSURE_S = 30.0  # a run has crashed, and its worker may bring it back to its queue
+_COUNT_S = 30.0  # from one look for deleted runs to the next
 
 
 def start(train: GpuFlow[..., Any], parameters: Mapping[str, Any], about: TrialOf | None) -> UUID:
@@ -27,14 +31,80 @@ def start(train: GpuFlow[..., Any], parameters: Mapping[str, Any], about: TrialO
     return train.submit(**parameters).flow_run_id
 
 
-def at_rest(ids: Collection[UUID]) -> Iterator[FlowRun]:
-    """Those of the runs that are over or suspended; one question to Prefect, however many there are."""
+class Watch:
+    """Looks at runs again and again: which of them are over, or have stopped at a rung.
+
+    Args:
+        say: Told, with the run's id, of a run that somebody has suspended by hand.
+        clock: Monotonic seconds; tests may replace it.
+
+    Attributes:
+        suspended: Those that somebody has suspended by hand. They are not over.
+    """
+
+    def __init__(self, say: Callable[[UUID], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self.suspended: set[UUID] = set()
+        self._say, self._clock = say, clock
+        self._crashed: dict[UUID, float] = {}  # since when, of those that may be tried again
+        self._missed: set[UUID] = set()
+        self._counted_at = clock()
+
+    def over(self, ids: Collection[UUID]) -> list[tuple[UUID, FlowRun | None]]:
+        """Those of the runs that are over, or have stopped at a rung; without a run: it was deleted.
+
+        One question to Prefect, however many there are.
+
+        Raises:
+            httpx.HTTPError: Prefect is out of reach.
+        """
+        at_rest = {run.id: run for run in _read(ids, _AT_REST)}
+        by_hand = {run_id for run_id, run in at_rest.items() if _is_suspended_by_hand(run)}
+        for run_id in by_hand - self.suspended:
+            self._say(run_id)
+        self.suspended = by_hand
+        unsure = {run_id for run_id, run in at_rest.items() if _may_be_tried_again(run)}
+        self._crashed = {run_id: self._crashed.get(run_id, self._clock()) for run_id in unsure}
+        unsure -= {run_id for run_id, since in self._crashed.items() if self._clock() - since > _UNSURE_S}
+        found: list[tuple[UUID, FlowRun | None]] = []
+        found += [(run_id, run) for run_id, run in at_rest.items() if run_id not in by_hand | unsure]
+        return found + [(run_id, None) for run_id in self._deleted(ids)]
+
+    def _deleted(self, ids: Collection[UUID]) -> set[UUID]:
+        """Those that were missed twice: once may be a server that is just being restored."""
+        if self._clock() - self._counted_at < _COUNT_S:
+            return set()
+        self._counted_at = self._clock()
+        missed = set(ids) - {run.id for run in _read(ids)}
+        before, self._missed = self._missed, missed
+        return before & missed
+
+
+_AT_REST = FlowRunFilterState(type=FlowRunFilterStateType(any_=[*TERMINAL_STATES, StateType.PAUSED]))
+
+
+def _read(ids: Collection[UUID], state: FlowRunFilterState | None = None) -> Iterator[FlowRun]:
     wanted = list(ids)
-    types = FlowRunFilterState(type=FlowRunFilterStateType(any_=[*TERMINAL_STATES, StateType.PAUSED]))
     with get_client(sync_client=True) as client:
         for start in range(0, len(wanted), _AT_ONCE):
-            chosen = FlowRunFilter(id=FlowRunFilterId(any_=wanted[start : start + _AT_ONCE]), state=types)
+            chosen = FlowRunFilter(id=FlowRunFilterId(any_=wanted[start : start + _AT_ONCE]), state=state)
             yield from client.read_flow_runs(flow_run_filter=chosen, limit=_AT_ONCE)
+
+
+def _is_suspended_by_hand(run: FlowRun) -> bool:
+    return run.state is not None and run.state.is_paused() and not (run.state.message or "").startswith(AT_A_RUNG)
+
+
+def _may_be_tried_again(run: FlowRun) -> bool:
+    """Whether it has crashed, and its worker may yet bring it back to its queue.
+
+    A process that is asked from outside to stop tells Prefect by itself that it has crashed, before the worker comes
+    to speak: a gang of which another node was lost does so.
+    """
+    if run.state is None or not run.state.is_crashed():
+        return False
+    variables, retries = run.job_variables or {}, run.empirical_policy.retries or 0
+    preemptible = any(variables.get(name) for name in ("preemptible", "max_gpus", "max_workers"))
+    return preemptible or 0 < run.run_count <= retries
 
 
 def resume(run_id: UUID, message: str) -> None:
@@ -56,6 +126,9 @@ def resume(run_id: UUID, message: str) -> None:
 def give_up(run_id: UUID, message: str) -> None:
     """A suspended run is not needed any more. The pool's worker removes its checkpoint some days later."""
     with get_client(sync_client=True) as client:
-        state = client.read_flow_run(run_id).state
+        try:
+            state = client.read_flow_run(run_id).state
+        except ObjectNotFound:
+            return
         if state is not None and state.is_paused():
             client.set_flow_run_state(run_id, Cancelled(message=message), force=True)

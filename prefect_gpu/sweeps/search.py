@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import SyncClientContext
+from prefect.exceptions import ObjectNotFound
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_gpu.decorators import GpuFlow
@@ -29,6 +30,8 @@ ERROR = "error"  # user attributes of a trial: why it failed
 RUN = "flow_run"  # its flow run
 _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
 _LOOK_S = 0.5  # between two questions to Prefect
+_REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away
+_DELETED = "its flow run was deleted"
 
 
 class Search:
@@ -56,7 +59,10 @@ class Search:
         self._training: dict[UUID, int] = {}  # by flow run, the trial
         self._stopped: dict[int, UUID] = {}  # trials at a rung, with their flow runs
         self._needed: dict[int, Mapping[str, float]] = {}  # by trial, what it was told last
+        self._unstarted: tuple[Trial, dict[str, Any]] | None = None  # a trial that is begun, and has no run yet
         self._spoken = Spoken(study, objective)
+        self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
+        self._away_since: float | None = None
 
     def run(self, trials: int, parallel: int, timeout: float | None) -> None:
         """Until so many trials are over, or the time is."""
@@ -67,15 +73,46 @@ class Search:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
         while True:
-            self._look()
-            while len(self._training) < parallel and time.monotonic() < end and self._next(trials):
-                pass
-            if not self._training:
+            if self._training:
+                self._reached(self._look)
+            more: bool | None = True
+            while more and self._has_place(parallel) and time.monotonic() < end:
+                more = self._reached(lambda: self._next(trials))
+            if not self._training and more is not None:
                 break
             time.sleep(_LOOK_S)
+        if self._unstarted is not None:
+            self._failed(self._unstarted[0].number, "the time was over before Prefect could be told to start its run")
         for number, run_id in self._stopped.items():
-            runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
+            try:
+                runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
+            except httpx.HTTPError as error:
+                self._spoken.warn("Run %s stays suspended: Prefect could not be told to cancel it: %r", run_id, error)
             self._study.tell(number, state=TrialState.PRUNED)
+
+    def _has_place(self, parallel: int) -> bool:
+        """Whether another trial may train. One that somebody has suspended keeps no place from others."""
+        return len(self._training.keys() - self._watch.suspended) < parallel
+
+    def _reached(self, work: Callable[[], bool]) -> bool | None:
+        """Do what takes Prefect. None if that is out of reach: trainings go on, and it is tried again.
+
+        Raises:
+            httpx.HTTPStatusError: It has refused what it is asked for a long time.
+        """
+        try:
+            done = work()
+        except httpx.HTTPError as error:
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+                self._spoken.warn("Prefect is out of reach, and the sweep waits for it: %r", error)
+            refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+            if refused and time.monotonic() - self._away_since > _REFUSED_S:
+                raise
+            return None
+        if done:  # else Prefect was not asked
+            self._away_since = None
+        return done
 
     def _take_over(self) -> None:
         """What an earlier call has left: trials that train, or have stopped at a rung."""
@@ -85,23 +122,25 @@ class Search:
             else:
                 self._failed(trial.number, "the sweep ended before it had started this trial's run")
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
         """See which runs have ended or stopped."""
-        try:
-            at_rest = list(runs.at_rest(self._training)) if self._training else []
-        except httpx.TransportError as error:  # the next look may succeed; the runs train meanwhile
-            self._spoken.warn("Prefect is out of reach: %s", error)
-            return
-        for run in at_rest:
-            number = self._training.pop(run.id)
-            if run.state is not None and run.state.is_paused():
-                self._stopped[number] = run.id
+        for run_id, run in self._watch.over(self._training):
+            number = self._training[run_id]
+            if run is None:
+                self._failed(number, _DELETED)
+            elif run.state is not None and run.state.is_paused():
+                self._stopped[number] = run_id
             else:
                 self._tell(number, run)
+            del self._training[run_id]
             self._spoken.at_rest(number)
+        return True
 
     def _next(self, trials: int) -> bool:
         """Give a place in the pool to the promotion that is worth most, else to a new trial. False: there is none."""
+        if self._unstarted is not None:
+            self._start_run(*self._unstarted)
+            return True
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
         begun = sum(trial.state in _BEGUN for trial in known)
         plan = None
@@ -130,10 +169,16 @@ class Search:
         return rungs.promotion(self._stopped, reached_by(known, maximize=maximize))
 
     def _promote(self, trial: FrozenTrial, plan: Plan | None) -> None:
-        run_id = self._stopped.pop(trial.number)
+        run_id = self._stopped[trial.number]
         self._goes_on_with(trial._trial_id, trial.number, plan.own if plan is not None else {})
         why = "it promises most for its time" if plan is not None else "it is among the best of its rung"
-        runs.resume(run_id, f"Promoted: {why}.")
+        try:
+            runs.resume(run_id, f"Promoted: {why}.")
+        except ObjectNotFound:
+            del self._stopped[trial.number]
+            self._failed(trial.number, _DELETED)
+            return
+        del self._stopped[trial.number]
         self._training[run_id] = trial.number
         self._spoken.promoted(trial.number, why)
 
@@ -141,10 +186,15 @@ class Search:
         trial, parameters = self._proposer.next(plan.parameters if plan is not None else None)
         if plan is not None:
             self._goes_on_with(trial._trial_id, trial.number, plan.own)
+        self._unstarted = trial, parameters
+        self._start_run(trial, parameters)
+
+    def _start_run(self, trial: Trial, parameters: Mapping[str, Any]) -> None:
         self._train = self._train.ready()
         run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial))
-        trial.set_user_attr(RUN, str(run_id))
+        self._unstarted = None
         self._training[run_id] = trial.number
+        trial.set_user_attr(RUN, str(run_id))
 
     def _goes_on_with(self, trial_id: int, number: int, needed: Mapping[str, float]) -> None:
         """Have a trial find with which values it goes on at its next rungs; without any the rungs decide."""
@@ -162,7 +212,11 @@ class Search:
         )
 
     def _tell(self, number: int, run: FlowRun) -> None:
-        """How a trial went. One that failed does not stop the sweep."""
+        """How a trial went. One that failed does not stop the sweep.
+
+        Raises:
+            httpx.HTTPError: Its result could not be read just now.
+        """
         assert run.state is not None
         trial = self._study.trials[number]
         try:
@@ -173,6 +227,8 @@ class Search:
             else:
                 self._study.tell(number, _number(value, self._objective))
         except Exception as error:
+            if isinstance(error, httpx.HTTPError) and run.state.is_completed():  # else it is the training's own
+                raise
             self._failed(number, f"{type(error).__name__}: {error}")
 
     def _failed(self, number: int, words: str) -> None:

@@ -35,22 +35,28 @@ class Spoken:
         value = _value(trial)
         what = f", {self._objective} {value:.6g}" if value is not None else ""
         steps = f" after step {trial.last_step}" if trial.last_step is not None else ""
-        _logger().info("Trial %d %s%s%s.%s", number, _ENDED[trial.state], steps, what, self._best(trials))
+        logger().info("Trial %d %s%s%s.%s", number, _ENDED[trial.state], steps, what, self._best(trials))
 
     def promoted(self, number: int, why: str) -> None:
         """A trial goes on."""
         trials = self._study.get_trials(deepcopy=False)
         step = trials[number].last_step
         at = f" from step {step}" if step is not None else ""
-        _logger().info("Trial %d is promoted%s: %s.%s", number, at, why, self._best(trials))
+        logger().info("Trial %d is promoted%s: %s.%s", number, at, why, self._best(trials))
+
+    def suspended(self, number: int) -> None:
+        """Somebody has suspended the run of a trial, which was not at a rung."""
+        logger().warning(
+            "Trial %d was suspended by hand. The sweep waits until its run is resumed or cancelled in Prefect.", number
+        )
 
     def first_rung(self, step: int) -> None:
         """It was found where trials are to be judged first."""
-        _logger().info("From now on, trials are compared after step %d for the first time.", step)
+        logger().info("From now on, trials are compared after step %d for the first time.", step)
 
     def warn(self, message: str, *about: Any) -> None:
         """Something is wrong."""
-        _logger().warning(message, *about)
+        logger().warning(message, *about)
 
     def _best(self, trials: list[FrozenTrial]) -> str:
         """The best of all that was reported, also by trials that train still."""
@@ -74,7 +80,8 @@ def _value(trial: FrozenTrial) -> float | None:
     return values[-1] if (values := _values(trial)) else None
 
 
-def _logger() -> Any:
+def logger() -> Any:
+    """Of the flow run, if there is one."""
     try:
         return get_run_logger()
     except MissingContextError:

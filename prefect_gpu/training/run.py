@@ -202,7 +202,7 @@ class TrainingRun:
             self._best.begin()
         self._pacer.begin()
         if self._trial is not None:
-            self._trial.began()
+            self._trial.began(self.step)
         self._enter_phase(TRAINING)
 
     @contextmanager
@@ -402,10 +402,12 @@ class TrainingRun:
             step = self._batch.advance(self.step) if self._loop_step is None else self._loop_step
         elif type(step) is not int or step < 0:
             step = checks.count(step, "step", least=0, remedy="pass how many steps are done.")
+        diverged = None
         if loss is not None:
             if type(loss) is not float:
                 loss = checks.number(loss, "loss")
             if not isfinite(loss):
+                diverged = loss
                 self._nonfinite(loss, step)
                 loss = None
         self.step = step
@@ -416,8 +418,10 @@ class TrainingRun:
         saver = self._saver
         if checkpoint is not None:
             saver.offer()
-        if self._trial is not None and (ends := self._trial.reported(step, loss, metrics, carries_on=saver.offers)):
-            saver.stop(ends)
+        if self._trial is not None:
+            told = loss if diverged is None else diverged  # else a trial that has diverged would never be judged
+            if ends := self._trial.reported(step, told, metrics, carries_on=saver.offers):
+                saver.stop(ends)
         if checkpoint is not None and self._best is not None and loss is not None:
             last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
             self._best.offer(checkpoint, loss, step, last=last)

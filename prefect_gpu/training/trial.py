@@ -102,9 +102,10 @@ class TrialLink:
         self._about = about
         self._rungs = about.rungs and about.rungs.judging(steps)
         self._steps = steps
-        self._seen: int | None = None  # the step that was last told with a value; at first, the one before the first
+        self._first = self._last = 0  # the steps that were done when it began, and at its last report
+        self._seen = 0  # the step that was last told with a value; at first, as many as were done when it began
         self._carries_on = False  # whether the training offers checkpoints, so that it can be promoted
-        self._began, self._done = monotonic(), 0
+        self._began = monotonic()
         self._gone = False  # whether the study cannot be reached
         self._answered = threading.Event()  # all judgements so far
         # Steps with a value, and whether it is judged; when the training began; None: it is over.
@@ -116,9 +117,13 @@ class TrialLink:
         """The training has so many steps, which only its framework knew. It has not begun yet."""
         self._steps, self._rungs = steps, self._about.rungs and self._about.rungs.judging(steps)
 
-    def began(self) -> None:
-        """The training's first step begins now."""
-        self._began = monotonic()
+    def began(self, done: int) -> None:
+        """The training's first step begins now.
+
+        Args:
+            done: Steps that it had done before, if it was restored.
+        """
+        self._began, self._first, self._last, self._seen = monotonic(), done, done, done
         self._looks.put(time())
 
     def reported(
@@ -134,8 +139,7 @@ class TrialLink:
         """
         if self.ends is not None:
             return self.ends
-        self._carries_on, self._done = carries_on, self._done + 1
-        self._seen = step - 1 if self._seen is None else self._seen
+        self._carries_on, self._last = carries_on, step
         value = loss if self._about.value == "loss" else metrics.get(self._about.value)
         if value is not None:  # frameworks tell it after the step, or now and then: it counts for all steps until then
             looks, judged = self._looks_between(self._seen, step)
@@ -203,8 +207,8 @@ class TrialLink:
                     self._answered.set()
             if trained and trained[-1][1] is None:
                 trial.set_user_attr(TRAINED, [*trained[:-1], [trained[-1][0], time()]])
-            if self._done:
-                trial.set_user_attr(STEP_S, (monotonic() - self._began) / self._done)
+            if self._last > self._first:
+                trial.set_user_attr(STEP_S, (monotonic() - self._began) / (self._last - self._first))
                 if self._steps and STEPS not in trial.user_attrs:
                     trial.set_user_attr(STEPS, self._steps)
         except Exception as error:  # whatever is wrong with the study, the training goes on
@@ -238,7 +242,7 @@ class TrialLink:
         needed = own.user_attrs.get(NEEDED, {}).get(str(step))
         if needed is not None and self._carries_on:  # whoever has no second chance is not given up on a forecast
             value = own.intermediate_values[step]
-            return bool(value >= needed if maximize else value <= needed)
+            return isfinite(value) and bool(value >= needed if maximize else value <= needed)
         reached = reached_by(trials, maximize=maximize)
         return rungs.goes_on(self._about.number, reached, at_least=0 if self._carries_on else 1)
 

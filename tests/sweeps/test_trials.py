@@ -129,6 +129,36 @@ def test_what_a_framework_tells_after_the_step_is_told_the_study(
     assert (run.step, run.stopped) == (4, PRUNED) and study.trials[1].intermediate_values == {1: 10.0, 3: 10.0}
 
 
+def test_a_trial_that_diverges_and_goes_on_all_the_same_is_judged_and_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    trained(storage, 9.0)
+    study = optuna.load_study(storage=storage, study_name="s")
+    be_a_trial(study, storage, monkeypatch)
+    with training_run(steps=9, on_nonfinite="warn") as run:
+        for _ in run.steps():
+            run.report(loss=float("nan"))
+    assert (run.step, run.stopped) == (1, PRUNED)
+
+
+def test_a_training_that_reports_now_and_then_tells_the_time_of_a_step_and_its_value_at_each_rung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s")
+    be_a_trial(study, storage, monkeypatch)
+    with training_run(steps=20) as run:
+        for number in run.steps():
+            time.sleep(0.02)
+            if number % 10 == 9:
+                run.report(loss=1.0)
+    [found] = optuna.load_study(storage=storage, study_name="s").trials
+    assert set(found.intermediate_values) == {1, 3, 9}
+    begun, ended = found.user_attrs[TRAINED][0]
+    assert found.user_attrs[STEP_S] < (ended - begun) / 10, "there were twenty steps, and two reports"
+
+
 def follow(storage: str) -> None:
     assert trained(storage, 3.0) == (9, None), "the first is the best so far"
     assert trained(storage, 4.0) == (1, PRUNED)
