@@ -322,6 +322,9 @@ class Pool:
     async def launched(self, run: Launch) -> None:
         """See Host."""
 
+    async def falls_apart(self, run: Launch) -> None:
+        """See Host."""
+
     async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 

@@ -27,6 +27,7 @@ def answer_for(flow: str, parameters: Mapping[str, Any], variables: Mapping[str,
     folder = common.load_settings().resolved_state_dir / "pages"
     asked = json.dumps({"flow": flow, "parameters": parameters, "job_variables": variables})
     found: list[dict[str, Any]] = []
+    refused: list[str] = []  # by pools for which the question makes no sense
     served = {told["pool"] for told in ask(folder, None)}  # another pool's worker may listen where a killed one did
     with httpx.Client(trust_env=False, timeout=_TIMEOUT_S) as client:
         for page in pages(folder):
@@ -38,9 +39,11 @@ def answer_for(flow: str, parameters: Mapping[str, Any], variables: Mapping[str,
             except (httpx.HTTPError, httpx.InvalidURL):
                 continue
             if answer.status_code == httpx.codes.BAD_REQUEST:
-                common.fail(answer.text.strip(), code=2)
+                refused.append(answer.text.strip())
             if answer.is_success:
                 found.append({"pool": page["pool"], **answer.json()})
+    if not found and refused:
+        common.fail("\n       ".join(dict.fromkeys(refused)), code=2)
     if not found:
         fail_without(folder, None)
     if as_json:

@@ -15,11 +15,11 @@ def register(
     overwrite: Annotated[bool, typer.Option(help="Replace blocks that there are already.")] = False,
     check: Annotated[bool, typer.Option(help="Only check the files, without a server.")] = False,
 ) -> None:
-    """Register the Prefect blocks that YAML files describe: clusters and places of checkpoints.
+    """Register the Prefect blocks that YAML files describe: clusters, quotas and places of checkpoints.
 
-    A file says ``block:`` (`gpu-cluster`, `gpu-slurm` or `checkpoint-storage`), ``name:``, and the block's fields;
-    several blocks in one file are separated by ``---``. In place of a value, ``{from_file: PATH}`` is a file's content,
-    the path being relative to the YAML file, and ``{from_environment: NAME}`` is an environment variable's.
+    A file says ``block:`` (`gpu-cluster`, `gpu-slurm`, `gpu-quota` or `checkpoint-storage`), ``name:``, and the block's
+    fields; several blocks in one file are separated by ``---``. In place of a value, ``{from_file: PATH}`` is a file's
+    content, the path being relative to the YAML file, and ``{from_environment: NAME}`` is an environment variable's.
     """
     from prefect_gpu.blocks.base import BlockError
     from prefect_gpu.blocks.files import read_file, save

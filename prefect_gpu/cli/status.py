@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 5.0
+_SILENT_S = 60.0  # a worker that has left no word that it ends may be busy for so long
 
 
 def status(
@@ -43,19 +44,24 @@ def status(
     from rich.console import Group
     from rich.live import Live
 
+    from prefect_gpu.page.server import pages
+
     def view(told: list[dict[str, Any]]) -> Group:
         return Group(*(screen_of(one) for one in told))
 
     try:
         with Live(view(told), console=screen, screen=True, auto_refresh=False) as live:
-            while True:
+            heard = time.monotonic()
+            while told or (list(pages(folder, pool)) and time.monotonic() - heard < _SILENT_S):
+                if told:
+                    heard = time.monotonic()
+                    live.update(view(told), refresh=True)
                 time.sleep(_EVERY_S)
                 told = ask(folder, pool)
-                if not told:
-                    break
-                live.update(view(told), refresh=True)
     except KeyboardInterrupt:
         return
+    if list(pages(folder, pool)):
+        fail_without(folder, pool)
     common.fail("The worker has ended.")
 
 

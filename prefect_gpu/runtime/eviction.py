@@ -60,6 +60,8 @@ class Eviction(Follower):
             return
         self._spawn(self._channel.instruct(run.run_id, protocol.SAVE_CHECKPOINT, {"reason": why.reason}))
         loop = asyncio.get_running_loop()
+        if (before := self._timers.pop(run.run_id, None)) is not None:
+            before.cancel()
         self._timers[run.run_id] = loop.call_later(self._patience_s, self._give_up, run)
 
     def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:

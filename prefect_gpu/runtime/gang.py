@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,10 @@ async def adopt_together(
     return GangHandle(launches[0][0], handles, logger)
 
 
+async def _nobody_asks() -> None:
+    return
+
+
 class GangHandle(RunHandle):
     """All instances of a run, as one.
 
@@ -139,12 +143,16 @@ class GangHandle(RunHandle):
         run_id: The flow run's id.
         instances: In the order of their ranks.
         logger: Told which instance broke the gang.
+
+    Attributes:
+        on_broken: Called before instance 0 is stopped because another one has ended. It speaks for the run to Prefect.
     """
 
     def __init__(self, run_id: str, instances: Sequence[RunHandle], logger: Logger | LoggerAdapter[Any]) -> None:
         self.run_id, self.pid, self.warm = run_id, instances[0].pid, instances[0].warm
         self.instances = tuple(instances)
         self._logger = logger
+        self.on_broken: Callable[[], Awaitable[None]] = _nobody_asks
         self._broken = self._stopped = False  # by itself, or by whoever wants it stopped: what came first
         self._watcher = asyncio.create_task(self._watch(), name=f"gang {run_id}")
 
@@ -153,6 +161,9 @@ class GangHandle(RunHandle):
 
     async def announce_cancellation(self) -> None:
         await self.instances[0].announce_cancellation()
+
+    async def relinquish(self) -> None:
+        await self.instances[0].relinquish()
 
     async def stop(self, grace_seconds: float) -> None:
         self._stopped = not self._broken
@@ -185,6 +196,8 @@ class GangHandle(RunHandle):
             self._broken = not self._stopped
             if first == 0 and not ends[0].result().returncode:
                 await asyncio.wait(ends, timeout=_AFTERWARDS_S)
+            elif first != 0 and self._broken:
+                await self.on_broken()
             await asyncio.gather(*(handle.stop(_GRACE_S) for handle in self.instances))
             reports = await asyncio.gather(*ends)
         finally:

@@ -32,6 +32,13 @@ class Host(Protocol):
     async def launched(self, run: Launch) -> None:
         """The run's process exists."""
 
+    async def falls_apart(self, run: Launch) -> None:
+        """An instance of a gang has ended, and the others are stopped next.
+
+        What speaks for the run is to leave it to us what its owner hears of that, if the run is tried again. Takes some
+        seconds at most, and never fails.
+        """
+
     def held(self, hold: Hold) -> None:
         """The run waits, for the reason given."""
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from prefect_gpu.runtime.activity_log import LEFT
@@ -17,7 +18,7 @@ from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.supervisor import NO_ROOM
 from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.gang import instances_in
+from prefect_gpu.runtime.gang import GangHandle, instances_in
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
 from prefect_gpu.runtime.launch import CONSUMED, OPENED, Follower, Launch, Suspend
@@ -252,6 +253,8 @@ class Launches:
                 await self._return_unlaunched(launch)
                 return
         self.logger.info("Found run %s running (pid %s) and adopted it", launch.record.name, handle.pid)
+        self.adjuster.bind(launch)  # what the scheduler has said meanwhile reached no process
+        self.adjuster.started(launch)
         eviction = launch.attached(Eviction)
         why = launch.eviction
         if why is not None and eviction is not None:  # that came while nobody could stop it
@@ -336,6 +339,8 @@ class Launches:
 
     async def _watch(self, launch: Launch) -> None:
         assert launch.handle is not None
+        if isinstance(launch.handle, GangHandle):
+            launch.handle.on_broken = partial(self.host.falls_apart, launch)
         await self._end(launch, await launch.handle.wait())
 
     async def _end(self, launch: Launch, report: ExitReport) -> None:

@@ -42,6 +42,11 @@ class EngineControl:
         if self._channel is not None:
             await self._channel.signal(UUID(run_id), "cancel")
 
+    async def relinquish(self, run_id: str) -> None:
+        """Tell the run's engine that the signal that follows is none of its business. Not if it cannot be told."""
+        if self._channel is not None:
+            await self._channel.signal(UUID(run_id), "relinquish")
+
     def unregister(self, run_id: str) -> None:
         """The run's process is gone."""
         if self._channel is not None:

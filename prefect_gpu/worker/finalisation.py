@@ -195,9 +195,9 @@ class Finalisation:
         It does so without being Crashed in between: that is a final state, and whoever waits for the run would take
         it for the end.
         """
-        retries = flow_run.empirical_policy.retries or 0
-        if not 0 < flow_run.run_count <= retries:
+        if not is_tried_again(flow_run):
             return False
+        retries = flow_run.empirical_policy.retries or 0
         message = f"Try {flow_run.run_count + 1} of {retries + 1}{_AFTER_A_CRASH}{crash}"
         await self._force(flow_run, self._again(flow_run, message))
         return True
@@ -380,6 +380,11 @@ def _why_it_never_began(run: Launch, report: ExitReport, api_was_away: bool) -> 
         return _OUT_OF_REACH
     killed = report.returncode in (-signal.SIGKILL, -signal.SIGTERM) and not report.cause  # not by its memory limit
     return _ENDED_BEFORE if run.handle is not None and (killed or report.returncode is None) else ""
+
+
+def is_tried_again(flow_run: FlowRun) -> bool:
+    """Whether a run whose process crashes now has a retry left."""
+    return 0 < flow_run.run_count <= (flow_run.empirical_policy.retries or 0)
 
 
 def claim_words(worker: str, folder: str, scope: str = "") -> str:

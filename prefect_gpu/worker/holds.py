@@ -61,6 +61,7 @@ class Holds:
         self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
         self.on_waiting: Callable[[FlowRun, str], None] = lambda flow_run, reason: None
         self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
+        self._missed: dict[str, Hold] = {}  # of runs that Prefect did not know of just now
 
     def expected(self, run_id: str) -> Outlook | None:
         """What is expected of a waiting run, as of the last look ahead; None: nothing is known."""
@@ -78,9 +79,10 @@ class Holds:
         """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
         while True:
             await asyncio.sleep(_SHOW_WAITING_AFTER_S)
+            self._say_again()
             for run_id in list(self._never):
                 hold = self._never.pop(run_id, None)  # it may wait for something else by now
-                if hold is not None and not await self._try(run_id, self._show(run_id, hold)):
+                if hold is not None and not await self._try(run_id, self._show(run_id, hold), hold):
                     self._never.setdefault(run_id, hold)  # the scheduler says it once
                     break
             if self.controller.scheduler.state.queue_of_waiting:
@@ -91,7 +93,7 @@ class Holds:
             while self._holds and self._lane.lets_through():
                 run_id, hold = next(iter(self._holds.items()))
                 del self._holds[run_id]
-                if not await self._try(run_id, self._show(run_id, hold)):
+                if not await self._try(run_id, self._show(run_id, hold), hold):
                     self._holds = {run_id: hold} | self._holds
                     break
 
@@ -102,12 +104,25 @@ class Holds:
             ahead = self._expectations.ahead_of
             self._holds = dict(sorted(self._holds.items(), key=lambda held: ahead(held[0])))
 
-    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> bool:
-        """Whether Prefect has answered."""
+    def _say_again(self) -> None:
+        """Of those that Prefect did not know of: it may have been a gateway that said so. Newer words count."""
+        missed, self._missed = self._missed, {}
+        for run_id, hold in missed.items():
+            if run_id not in self._never and run_id not in self._holds:
+                self.held(hold)
+
+    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None], hold: Hold | None = None) -> bool:
+        """Whether Prefect has answered.
+
+        Args:
+            hold: To be shown later where Prefect does not know of the run. If it is deleted, it does not wait by then.
+        """
         try:
             await showing
         except ObjectNotFound:
             self._queue.doubt(run_id)
+            if hold is not None:
+                self._missed[run_id] = hold
         except httpx.HTTPError as error:
             self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
             return False

@@ -34,7 +34,7 @@ from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
-from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.finalisation import Finalisation, is_tried_again
 from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import Lane
@@ -56,6 +56,7 @@ from prefect_gpu.worker.time_held import keep_what_it_took
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
 _ANNOUNCED_AFTER_S = 2.0
+_FALLING_S = 5.0  # Prefect has so long to say whether a gang is tried again
 
 
 @dataclass
@@ -323,10 +324,12 @@ class PrefectHost:
             self.tasks.start(self._refuse_to_suspend(run, flow_run), f"suspend-{run.run_id}")
 
     async def _refuse_to_suspend(self, run: Launch, flow_run: FlowRun) -> None:
-        if await self.asking.persist(lambda: refuse(self._client, run, flow_run)):
-            await self.controller.instruct(run.run_id, protocol.GO_ON)
-            self._log_for(run).warning("%s", REFUSED)
-        run.suspending = False
+        try:
+            if await self.asking.persist(lambda: refuse(self._client, run, flow_run)):
+                await self.controller.instruct(run.run_id, protocol.GO_ON)
+                self._log_for(run).warning("%s", REFUSED)
+        finally:
+            run.suspending = False  # its user may suspend it again
 
     def _log_for(self, run: Launch) -> logging.Logger | PrefectLogAdapter:
         """What its user sees beside the run; the worker's own log for an adopted run, which is not read again."""
@@ -380,6 +383,18 @@ class PrefectHost:
             self.intake.exhausted(run.run_id)
         self.intake.finalised(run.run_id)
         return outcome, message
+
+    async def falls_apart(self, run: Launch) -> None:
+        """See :class:`Host`. Else the run's engine tells Prefect that it has crashed, which is a final state."""
+
+        async def tell() -> None:
+            if is_tried_again(await self._client.read_flow_run(UUID(run.run_id))):
+                await self.control.relinquish(run.run_id)
+                if run.handle is not None:
+                    await run.handle.relinquish()
+
+        with suppress(Exception):  # the engine cannot reach Prefect, either
+            await asyncio.wait_for(tell(), _FALLING_S)
 
     async def give_way(self, run: Launch, reason: str) -> bool:
         """See :class:`Host`."""

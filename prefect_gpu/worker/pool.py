@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
@@ -29,8 +29,10 @@ from prefect.settings import get_current_settings
 from prefect_gpu.scheduling.model.cluster import Queue, Quotas
 from prefect_gpu.worker.server_clock import ServerClock
 
+T = TypeVar("T")
 _PAGE = 200
 _CACHED_S = 10.0
+_MOST_CACHED = 1000
 
 
 def page_size() -> int:
@@ -95,7 +97,8 @@ class PoolView:
     async def runs_in_state(self, *types: StateType) -> list[FlowRun]:
         """All runs of the pool in one of the state types."""
         selection = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
-        return [flow_run async for page in self._pages(selection) for flow_run in page]
+        # By id: a run that comes while the pages are read has the one at their border read twice.
+        return list({run.id: run async for page in self._pages(selection) for run in page}.values())
 
     async def quotas(self, ours: Callable[[], set[str]], worker_limit: int | None) -> Quotas:
         """The limits of the pool and its queues.
@@ -144,13 +147,13 @@ class PoolView:
         known = self._deployments.get(deployment_id)
         if known is None or time.monotonic() - known[0] > _CACHED_S:
             known = (time.monotonic(), await self._client.read_deployment(deployment_id))
-            self._deployments[deployment_id] = known
+            _keep(self._deployments, deployment_id, known)
         return known[1]
 
     async def flow(self, flow_id: UUID) -> Flow:
         """A flow; what is read of it never changes."""
         if flow_id not in self._flows:
-            self._flows[flow_id] = await self._client.read_flow(flow_id)
+            _keep(self._flows, flow_id, await self._client.read_flow(flow_id))
         return self._flows[flow_id]
 
     @property
@@ -178,6 +181,13 @@ class PoolView:
             if len(page) < size:
                 return
             offset += size
+
+
+def _keep(cache: dict[UUID, T], key: UUID, value: T) -> None:
+    """A worker may go on for years, and each run that is submitted without a deployment may be of a flow of its own."""
+    if len(cache) >= _MOST_CACHED:
+        cache.clear()
+    cache[key] = value
 
 
 def _scheduled(until: datetime, since: datetime | None = None) -> FlowRunFilter:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,16 @@ def test_the_pool_is_asked_for_a_promise_and_nothing_is_submitted(
     assert asked["flow"] == "tune" and asked["parameters"]["epochs"] == 3
     assert asked["job_variables"]["deadline"] == "6h" and asked["job_variables"]["time_limit"] == "2h"
     assert asked["job_variables"]["gpus"] == 2, "as in its newest run"
+
+
+def test_what_one_pool_cannot_make_sense_of_another_one_answers(run_cli: InProcess, filled: None, state: Path) -> None:
+    class Other(Scene):
+        def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
+            raise ValueError("gpu_kind='A100' is not allowed: this pool has none")
+
+    with served(state, Other(time.time(), []), pool="another"), served(state, Scene(time.time(), [])):
+        done = run_cli("estimate", "tune", "--deadline", "6h")
+    assert done.exit_code == 0 and "Pool gpus would promise" in done.stdout
 
 
 def test_a_pool_whose_worker_was_killed_promises_nothing(run_cli: InProcess, filled: None, state: Path) -> None:

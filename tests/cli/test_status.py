@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,32 @@ def test_a_note_of_a_worker_that_was_killed_is_no_worker(run_cli: InProcess, sta
         assert len(json.loads(done.stdout)) == 1, "another pool's worker listens there now"
     note.write_text(kept)
     assert run_cli("status").exit_code == 1
+
+
+def test_who_follows_a_worker_waits_for_one_that_is_busy_and_ends_with_one_that_has_ended(
+    run_cli: InProcess, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = import_module("prefect_gpu.cli.status")
+    monkeypatch.setattr(command, "_EVERY_S", 0.0)
+    monkeypatch.setattr(command.common, "console", lambda: Console(force_terminal=True, file=io.StringIO()))
+    asks, note = list[int](), state / "pages" / "gpus.json"
+
+    def ask(folder: Path, pool: str | None) -> list[dict[str, object]]:
+        asks.append(len(asks))
+        if len(asks) in (2, 3):
+            return []  # it is busy
+        if len(asks) == 5:
+            note.unlink()
+            return []
+        return heard(folder, pool)
+
+    heard = command.ask
+    monkeypatch.setattr(command, "ask", ask)
+    with served(state, a_scene()):
+        kept = note.read_text()
+        done = run_cli("status")
+        note.write_text(kept)
+    assert done.exit_code == 1 and "The worker has ended" in done.stderr and len(asks) == 5
 
 
 def test_names_are_no_markup(run_cli: InProcess, state: Path) -> None:

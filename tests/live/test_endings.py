@@ -78,6 +78,17 @@ async def test_a_crashed_run_with_retries_left_goes_back_to_the_queue(served: Li
     assert "Crashed" not in [state.name for state in states], "whoever waits for the run would take it for the end"
 
 
+async def test_a_gang_that_falls_apart_is_tried_again_without_an_end_in_between(
+    served: LivePool, tmp_path: Path
+) -> None:
+    """Instance 0 is asked to stop by the worker, and Prefect's engine takes that for a crash, unless it is told."""
+    run_id = await served.submit("falls_apart", job_variables={"workers": 2}, marks=str(tmp_path))
+    await served.until(run_id, "Completed")
+    names = await served.names(run_id)
+    assert names.count("AwaitingRetry") == 1 and "Crashed" not in names, names
+    assert (tmp_path / "cleaned-up").exists()
+
+
 async def test_a_flow_that_cannot_be_loaded_crashes_with_the_reason(served: LivePool) -> None:
     variables = {"command": "python -m no_such_module"}
     message = (await served.until(await served.submit("plain", job_variables=variables), "Crashed")).message or ""

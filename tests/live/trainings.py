@@ -306,6 +306,26 @@ def tried_again(hold: str) -> None:
     note("finished")
 
 
+@flow(retries=1, retry_delay_seconds=0)
+def falls_apart(marks: str) -> str:
+    """A gang of two. Once both have begun, instance 1 is killed, at the first try; both note what they come to do."""
+    rank, folder = os.environ["RANK"], Path(marks)
+    again = (folder / "killed").exists()
+    (folder / f"began-{rank}").touch()
+    while not all((folder / f"began-{one}").exists() for one in "01"):
+        time.sleep(0.02)
+    if again:
+        return "together"
+    if rank == "1":
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        time.sleep(600)
+    finally:
+        (folder / "cleaned-up").touch()
+    return "alone"
+
+
 @flow
 def show_environment(path: str) -> None:
     """Writes down what a run sees of its place."""

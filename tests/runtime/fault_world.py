@@ -398,6 +398,9 @@ class _Host:
     async def launched(self, run: Launch) -> None:
         self.worker.spark()
 
+    async def falls_apart(self, run: Launch) -> None:
+        raise AssertionError("there are no gangs here")
+
     def answered(self, answer: Promise | Refuse | AtRisk) -> None:
         """See :class:`.Host`."""
         match answer:

@@ -129,6 +129,9 @@ class RecordingHost:
         """See Host."""
         self.said.append(f"launched {run.run_id}")
 
+    async def falls_apart(self, run: Launch) -> None:
+        """See Host."""
+
     def answered(self, answer: Promise | Refuse | AtRisk) -> None:
         """See :class:`.Host`: nobody here asks for a deadline."""
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from benchmarks._host.pool import Run, module, notes, virtual_node
 from benchmarks._host.waiting import until
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import Move, Preempt
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.training import protocol
+from tests.runtime.launches import launched
 from tests.runtime.orders import OrderedPool
 
 STEPS = 100
@@ -114,6 +122,20 @@ async def test_a_run_without_checkpoints_begins_anew_after_a_while(
     steps = [step for step, *_ in notes(file)]
     assert steps.count(0) == 2 and steps[-STEPS:] == list(range(STEPS))
     assert "saved no checkpoint within" in caplog.text
+
+
+async def test_who_is_to_leave_and_then_to_leave_for_elsewhere_is_waited_for_once() -> None:
+    async def instruct(*_: object) -> bool:
+        return True
+
+    eviction = Eviction(cast(Any, SimpleNamespace(instruct=instruct)), lambda _: None, logging.getLogger(__name__))
+    run = launched("run", Placement("here", ("virtual-0",), ()))
+    run.handle, run.phase = cast(Any, object()), protocol.TRAINING
+    eviction.begin(run, Preempt("run", "another one is more urgent"))
+    first = eviction._timers["run"]
+    eviction.begin(run, Move("run", Placement("here", ("virtual-1",), ()), "it is faster there"))
+    assert first.cancelled() and not eviction._timers["run"].cancelled()
+    eviction.close()
 
 
 async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: OrderedPool) -> None:

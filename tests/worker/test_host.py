@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import pytest
 
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.display import RunDisplay
@@ -43,6 +44,18 @@ async def test_a_launch_is_written_down_once_the_flow_has_begun_and_prefect_answ
     host.reported(run, protocol.PHASE)
     await announcing
     assert written == ["here:7", "labels"]
+
+
+async def test_a_suspension_that_prefect_did_not_let_be_taken_back_may_be_asked_for_again() -> None:
+    run, host = launched("0190d0e2-7a6b-7c9e-8f10-0a1b2c3d4e5f"), cast(Any, object.__new__(PrefectHost))
+
+    async def persist(_: object) -> bool:
+        raise httpx.HTTPStatusError("403", request=cast(Any, None), response=cast(Any, None))
+
+    host.asking, run.suspending = SimpleNamespace(persist=persist), True
+    with pytest.raises(httpx.HTTPStatusError):
+        await host._refuse_to_suspend(run, None)
+    assert not run.suspending
 
 
 async def test_a_gang_that_reports_before_all_of_it_has_begun_is_shown_once() -> None:

@@ -285,6 +285,38 @@ async def test_a_run_that_no_node_can_hold_is_refused_once_prefect_says_who_else
     assert sorted(refused) == sorted((runs[0].run_id, runs[2].run_id)) and list(holds._holds) == [runs[1].run_id]
 
 
+async def test_a_run_that_a_gateway_did_not_know_is_shown_as_waiting_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("prefect_gpu.worker.holds._SHOW_WAITING_AFTER_S", 0.0)
+    runs, intake = [OneRun(Scheduled()) for _ in range(2)], an_intake(OneRun(Scheduled()))
+    controller = cast(Any, intake.controller)
+    state, tries = controller.scheduler.state, list[str]()
+    state.queue_of_waiting, controller.away, controller.coming = (), (), lambda job: None
+    holds = Holds(intake._worker, a_queue(intake), intake, Lane(), LOGGER)
+    holds.controller = controller
+
+    async def write(run_id: str, _: str) -> None:
+        tries.append(run_id)
+        if len(tries) == 1:
+            raise ObjectNotFound(http_exc=RuntimeError("404"))
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(holds, "_write", write)
+    monkeypatch.setattr(holds._expectations, "refresh", nothing)
+    for run in runs:
+        state.jobs[run.run_id] = Job(run.run_id, Request(), "q", 0.0, 0.0)
+        intake._seen[run.run_id].flow_run = run.as_read()
+        holds.held(Hold(run.run_id, "devices", "all are in use"))
+    showing = asyncio.ensure_future(holds.run())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    showing.cancel()
+    assert tries == [runs[0].run_id, runs[1].run_id, runs[0].run_id]
+
+
 @pytest.mark.parametrize("reads_in_vain", [1, 3])
 async def test_a_suspension_that_the_server_announces_before_it_shows_it_is_read_again(
     monkeypatch: pytest.MonkeyPatch, reads_in_vain: int

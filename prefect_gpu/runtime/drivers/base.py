@@ -208,6 +208,10 @@ class RunHandle(abc.ABC):
         """Tell the run that :meth:`stop`, which follows, means its cancellation, if it is the driver who can."""
         return
 
+    async def relinquish(self) -> None:
+        """Tell the run to leave it to the worker what Prefect hears of :meth:`stop`, if it is the driver who can."""
+        return
+
     @abc.abstractmethod
     async def stop(self, grace_seconds: float) -> None:
         """Send SIGTERM, and after the grace (0: at once) SIGKILL to whatever is left; return when nothing is left."""

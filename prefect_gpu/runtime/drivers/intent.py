@@ -1,4 +1,6 @@
-"""Tells a run's program on another machine, or in a container, that the SIGTERM that follows means its cancellation.
+"""Tells a run's program on another machine, or in a container, what the SIGTERM that follows means.
+
+That is its cancellation, or nothing that it should tell Prefect of: the worker does.
 
 Prefect's engine listens for that: it connects to a port of its own machine, says a token, and then takes one letter,
 which it answers. (The port is the worker's where runs are processes; from elsewhere, that is out of reach.) Used by
@@ -12,11 +14,14 @@ import os
 import socket
 import threading
 
-CANCELLED = "cancelled"  # the file that the worker puts beside this one before it sends SIGTERM
+# Files that the worker puts beside this one before it sends SIGTERM.
+CANCELLED = "cancelled"
+RELINQUISHED = "relinquished"
 
 _HELLO = b"\x00PF"  # then two bytes: the version of the protocol, and what else is understood
 _ANSWER = _HELLO + bytes((1, 0))  # the first version, which is all that is needed here
-_CANCEL, _ACKNOWLEDGED = b"c", b"a"
+_LETTERS = {CANCELLED: b"c", RELINQUISHED: b"q"}
+_ACKNOWLEDGED = b"a"
 _STRANGER_S = 5.0  # for whoever connects to say the token
 _PATIENCE_S = 1.0  # as Prefect's own side has
 
@@ -49,14 +54,18 @@ class Listener:
             self._server.shutdown(socket.SHUT_RDWR)  # close() alone does not wake accept()
         self._server.close()
 
-    def cancel(self) -> None:
-        """Say that it is cancelled, and wait a moment until it has understood. Nothing if it does not listen."""
+    def say(self, what: str) -> None:
+        """Say what the signal means, and wait a moment until that is understood. Nothing if it does not listen.
+
+        Args:
+            what: :data:`CANCELLED` or :data:`RELINQUISHED`. What was said first counts.
+        """
         connection = self._connection
         if self._asked or connection is None:
             return
         self._asked = True
         with contextlib.suppress(OSError):
-            connection.sendall(_CANCEL)
+            connection.sendall(_LETTERS[what])
             self._answered.wait(_PATIENCE_S)
 
     def _serve(self) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from logging import Logger, LoggerAdapter
 from typing import Any
@@ -20,6 +21,7 @@ On an idle machine it takes one to three seconds. Where it takes longer, two tha
 """
 _ATTEMPTS = 3  # in a row that did not become ready
 _PAUSE_SECONDS = 1.0  # before another attempt, doubled each time
+_WELL_S = 10.0  # one that was ready for so long was well, whatever ends it
 
 
 class Declined(Exception):
@@ -62,6 +64,7 @@ class WarmInterpreter:
         self._keeper: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # ready, or known not to become so
         self._ready = False
+        self._died_at_once = 0  # in a row, interpreters that were just ready
         self._hopeless: str | None = None
 
     def start(self) -> None:
@@ -125,6 +128,9 @@ class WarmInterpreter:
             self._settled.clear()
             if await self._live():
                 failures = 0
+                if self._died_at_once > 1:  # it may have no room in memory: the next one is not begun at once
+                    self._settled.set()
+                    await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             failures += 1
             self._settled.set()  # let nobody wait for this
@@ -147,15 +153,18 @@ class WarmInterpreter:
         except OSError as error:
             self._logger.warning("The warm interpreter could not be started: %s", error)
             return False
-        became_ready = False
+        ready_at: float | None = None
         self._process = process
         try:
             async for message in _messages(process):
-                became_ready = became_ready or "ready" in message
+                ready_at = time.monotonic() if ready_at is None and "ready" in message else ready_at
                 self._heed(message)
-            if self._process is process and self._hopeless is None:
+            died = self._process is process and self._hopeless is None
+            if died:
                 self._logger.warning("The warm interpreter died (exit code %s).", await process.wait())
-            return became_ready
+            at_once = died and ready_at is not None and time.monotonic() - ready_at < _WELL_S
+            self._died_at_once = self._died_at_once + 1 if at_once else 0
+            return ready_at is not None
         finally:
             if self._process is process:
                 self._process, self._ready = None, False

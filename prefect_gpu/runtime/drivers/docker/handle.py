@@ -146,6 +146,9 @@ class ContainerHandle(RunHandle):
     async def announce_cancellation(self) -> None:
         await self.give(intent.CANCELLED, b"")
 
+    async def relinquish(self) -> None:
+        await self.give(intent.RELINQUISHED, b"")
+
     async def stop(self, grace_seconds: float) -> None:
         if grace_seconds > 0 and not self._watcher.done():
             await self._insist(lambda: self._signal(inside.STOP.name))

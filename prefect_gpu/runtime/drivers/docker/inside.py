@@ -49,9 +49,10 @@ def main() -> int:
 
     def stop(*_: object) -> None:
         stopping.append(True)
-        if os.path.exists(f"{HERE}/{intent.CANCELLED}"):
-            for listener in listeners:
-                listener.cancel()
+        for what in (intent.CANCELLED, intent.RELINQUISHED):
+            if os.path.exists(f"{HERE}/{what}"):
+                for listener in listeners:
+                    listener.say(what)
         _hand_on()
 
     def terminate(*_: object) -> None:

@@ -19,11 +19,12 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime import files
-from prefect_gpu.runtime.drivers import priority
+from prefect_gpu.runtime.drivers import intent, priority
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.drivers.slurm import words
@@ -175,7 +176,8 @@ class Agent:
             words.LAUNCH: self._runs.launch,
             words.ADOPT: self._runs.adopt,
             words.STOP: self._runs.stop,
-            words.CANCELLED: self._runs.cancelled,
+            words.CANCELLED: partial(self._runs.announce, intent.CANCELLED),
+            words.RELINQUISHED: partial(self._runs.announce, intent.RELINQUISHED),
             words.GIVE: self._runs.give,
         }
         does = known.get(what)

@@ -94,6 +94,9 @@ class SlurmHandle(RunHandle):
     async def announce_cancellation(self) -> None:
         await self._ask(words.CANCELLED)
 
+    async def relinquish(self) -> None:
+        await self._ask(words.RELINQUISHED)
+
     async def give(self, name: str, content: bytes) -> None:
         if sent.is_sent(self.folder):
             await self._ask(words.GIVE, name=name, content=base64.b64encode(content).decode())

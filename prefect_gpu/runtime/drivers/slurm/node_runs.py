@@ -157,9 +157,9 @@ class NodeRuns:
             await asyncio.to_thread(words.write_secret_bytes, path, base64.b64decode(content))
         return {}
 
-    async def cancelled(self, run_dir: str) -> dict[str, Any]:
+    async def announce(self, what: str, run_dir: str) -> dict[str, Any]:
         if (listener := self._listeners.get(run_dir)) is not None:
-            await asyncio.to_thread(listener.cancel)
+            await asyncio.to_thread(listener.say, what)
         return {}
 
     def adjust(self, what: str, run_dir: str, data: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ LAUNCH = "launch"  # {"run_dir"}, where SPEC lies, or {"run_dir", "spec"} -> {"p
 ADOPT = "adopt"  # {"run_id", "run_dir"} -> {"pid", "warm"}, or {} if it never started
 STOP = "stop"  # {"run_dir", "grace_seconds"} -> {}
 CANCELLED = "cancelled"  # {"run_dir"} -> {}: the run is told that the stop that follows is its cancellation
+RELINQUISHED = "relinquished"  # {"run_dir"} -> {}: the run is told that the worker tells Prefect of the stop
 BIND = "bind"  # {"cpus"}
 PRIORITY = "priority"  # {"weight"}
 DUTY = "duty"  # {"part"}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from prefect_gpu.runtime.drivers.intent import Listener
+from prefect_gpu.runtime.drivers.intent import CANCELLED, RELINQUISHED, Listener
 from prefect_gpu.worker.control import CONTROL_VARIABLES
 
 ENGINE = """
@@ -44,16 +44,18 @@ def engine(variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("announced", [True, False])
-def test_the_engine_knows_that_the_signal_is_a_cancellation(announced: bool) -> None:
+@pytest.mark.parametrize(
+    ("announced", "understood"), [(CANCELLED, "cancel\n"), (RELINQUISHED, "relinquish\n"), ("", "")]
+)
+def test_the_engine_knows_what_the_signal_means(announced: str, understood: str) -> None:
     listener = Listener()
     listener.listen()
     with engine(listener.variables(*CONTROL_VARIABLES)) as process:
         if announced:
-            listener.cancel()
-            listener.cancel()  # a second signal says nothing more
+            listener.say(announced)
+            listener.say(CANCELLED)  # a second word says nothing more
         process.send_signal(signal.SIGTERM)
-        assert process.communicate()[0] == ("cancel\n" if announced else "")
+        assert process.communicate()[0] == understood
 
 
 def test_a_stranger_is_told_nothing() -> None:
@@ -63,12 +65,12 @@ def test_a_stranger_is_told_nothing() -> None:
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"guess\n")
         assert stranger.recv(1) == b""
-    listener.cancel()
+    listener.say(CANCELLED)
     with engine(listener.variables(*CONTROL_VARIABLES)) as process:
-        listener.cancel()
+        listener.say(CANCELLED)
         process.send_signal(signal.SIGTERM)
         assert process.communicate()[0] == "cancel\n"
 
 
 def test_nobody_is_told_where_nobody_listens() -> None:
-    Listener().cancel()
+    Listener().say(CANCELLED)
