@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ SHAPING = ("tc",)  # for links of a limited bandwidth
 PYTHON = ("python3", "python-is-python3")
 _SWARM_PORT = 2377
 _DAEMONS = ("dockerd", "containerd", "docker-proxy", "runc")
+_KILLED_S = 10.0
+_AGAIN_S = 0.05
 _QUEUE_S = 0.05  # a packet waits for so long at a narrow link, then it is dropped
 _BURST_S = 0.004  # of a link's bandwidth at once: one tick of a slow kernel clock
 _LEAST_BURST = 2**17  # two of the largest packets that are cut up late (GSO)
@@ -226,7 +229,11 @@ class Lab:
         if node.process is not None:
             node.process.kill()
             node.process = None
-        _signal(self.pids_of(node), signal.SIGKILL)
+        # One that is killed may be about to mount something, or to start another one: until none is left.
+        end = time.monotonic() + _KILLED_S
+        while (pids := self.pids_of(node)) and time.monotonic() < end:
+            _signal(pids, signal.SIGKILL)
+            time.sleep(_AGAIN_S)
         if Path("/proc/mounts").exists():
             mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
             for mount in sorted((one for one in mounts if one.startswith(f"{node.folder}/")), reverse=True):
@@ -378,7 +385,8 @@ def _pids_of(folder: Path) -> list[int]:
             helper = (entry / "comm").read_text().strip().startswith(_DAEMONS)
             ours = helper and f"{folder}/".encode() in (entry / "cmdline").read_bytes()
             groups = (entry / "cgroup").read_bytes()
-            if ours or any(id_ in groups for id_ in ids):
+            dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"  # nobody has asked for its end yet
+            if not dead and (ours or any(id_ in groups for id_ in ids)):
                 found.append(int(entry.name))
     return found
 
