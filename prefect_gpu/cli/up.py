@@ -84,7 +84,13 @@ def down(
     if training and wait:
         typer.echo(f"Waiting for {common.plural(training, 'run')} ...")
     ended = tryout.end(drain=wait)
-    forget(Path.cwd() / ".env")
+    try:
+        forget(Path.cwd() / ".env")
+    except OSError as error:
+        common.fail(
+            f"All has ended, but {Path.cwd() / '.env'} cannot be written: {error.strerror}. Take the lines of "
+            "prefect-gpu up out of it yourself."
+        )
     if delete:
         tryout.delete()
     if not ended:

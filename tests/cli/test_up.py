@@ -36,6 +36,51 @@ def test_what_stood_in_env_stands_there_afterwards(tmp_path_factory: pytest.Temp
     assert (file.read_text() if file.exists() else "") == after
 
 
+def test_a_full_disk_takes_nothing_from_env(tmp_path: Path) -> None:
+    """The kernel refuses to write more than a few bytes to a file, as it does on a full disk."""
+    file = tmp_path / ".env"
+    file.write_text("SECRET=1\n" * 20)
+    file.chmod(0o600)
+    script = (
+        "import resource, signal, sys; from pathlib import Path; from prefect_gpu.lab.dotenv import put\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
+        "put(Path(sys.argv[1]), {'PREFECT_API_URL': 'http://127.0.0.1:1/api'})"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=False)
+    assert "OSError" in done.stderr
+    assert file.read_text() == "SECRET=1\n" * 20 and list(tmp_path.iterdir()) == [file]
+    put(file, SETTINGS)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_env_that_is_not_utf8_stays_as_it_is_to_the_byte(tmp_path: Path) -> None:
+    file, real = tmp_path / ".env", tmp_path / "elsewhere"
+    real.write_bytes(b"NAME=J\xf6rg\r\nMORE=2\r\n")
+    file.symlink_to(real)
+    put(file, SETTINGS)
+    put(file, SETTINGS)
+    assert real.read_bytes().startswith(b"NAME=J\xf6rg\r\nMORE=2\r\n# >>>") and file.is_symlink()
+    forget(file)
+    assert real.read_bytes() == b"NAME=J\xf6rg\r\nMORE=2\r\n"
+
+
+def test_what_stands_below_our_lines_stays_without_the_last_of_them(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    put(file, SETTINGS)
+    file.write_text(file.read_text().replace("# <<<\n", "MINE=1\n"))
+    forget(file)
+    assert file.read_text() == "OTHER=2\nMINE=1\n"
+
+
+def test_env_that_cannot_be_written_is_named_once_all_has_ended(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").mkdir()
+    done = run_cli("down")
+    assert done.exit_code == 1 and f"{tmp_path}/.env cannot be written: Is a directory" in done.output
+
+
 def theirs(folder: Path) -> list[psutil.Process]:
     return list(processes_of(folder / FOLDER / "home"))
 
