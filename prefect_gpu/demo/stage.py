@@ -248,8 +248,9 @@ class Stage:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and requests to end: a second one would leave something running."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore Ctrl-C, requests to end and a terminal that is closed: a second one would leave something running."""
+    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ import pytest
 from prefect_gpu.demo.__main__ import stop_on_signals
 from prefect_gpu.demo.common import DemoError
 from prefect_gpu.demo.show import Show
+from prefect_gpu.demo.stage import undisturbed
 from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
 
@@ -112,6 +113,19 @@ def test_under_nohup_a_demo_outlives_its_terminal(given: signal.Handlers) -> Non
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_disturbs_a_demo_that_stops_what_it_has_started(number: signal.Signals) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, signal.default_int_handler) for one in numbers}
+    try:
+        with undisturbed():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def test_a_demo_that_is_kept_without_a_terminal_stays_until_it_is_stopped(
