@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from hypothesis import given
@@ -128,6 +129,73 @@ def test_nothing_to_end_is_said_and_a_damaged_note_is_none(
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "up.json").write_text("[" * 100)
     assert run_cli("down").exit_code == 0
+
+
+class Pretended:
+    """In place of the sandbox; nothing is started."""
+
+    api_url, ui_url, env = "http://127.0.0.1:1/api", "http://127.0.0.1:1", {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": "/s"}
+    closed = 0
+
+    def __init__(self, folder: Path, *_: object) -> None:
+        self.folder = folder
+
+    def start_server(self) -> None: ...
+
+    def start_worker(self, *_: str, **__: str) -> None: ...
+
+    def close(self) -> None:
+        Pretended.closed += 1
+
+
+def test_no_second_server_is_started_beside_one_that_does_not_answer(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    silent = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", "server", "start"],
+        env={"PREFECT_HOME": str(tmp_path / FOLDER / "home")}, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert silent.stdout is not None and silent.stdout.readline()
+        done = run_cli("up")
+    finally:
+        silent.kill()
+        silent.communicate()
+    assert done.exit_code == 1 and "end it: prefect-gpu down" in done.output
+    assert not (tmp_path / ".env").exists()
+
+
+def test_without_room_for_its_note_nothing_is_left_running(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    (tmp_path / FOLDER / "up.json").mkdir(parents=True)
+    before = Pretended.closed
+    done = run_cli("up")
+    assert done.exit_code == 1 and "cannot be used: Is a directory" in done.output
+    assert Pretended.closed == before + 1
+
+
+def test_a_server_that_is_busy_is_no_traceback_and_the_pool_is_asked_for_by_its_whole_name(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def busy(url: str, **_: object) -> httpx.Response:
+        asked.append(url)
+        raise httpx.ReadTimeout("timed out")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", busy)
+    done = run_cli("up", "--pool", "what?")
+    assert done.exit_code == 1 and "did not answer: ReadTimeout('timed out')" in done.output
+    assert asked == ["http://127.0.0.1:1/api/work_pools/what%3F"]
 
 
 def test_without_an_engine_containers_are_refused_and_nothing_is_left(
