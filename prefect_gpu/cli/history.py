@@ -107,9 +107,20 @@ def write_csv(rows: Sequence[HistoryRow], file: TextIO) -> None:
     plain = [item.name for item in dataclasses.fields(HistoryRow) if item.name not in ("parameters", "features")]
     found = {name: None for record in flat for name in record}  # a dict keeps the order in which they came up
     extra = sorted(name for name in found if name not in plain)
-    writer = csv.DictWriter(file, [*plain, *extra], restval="", lineterminator="\n")
+    # Only what is in the end of a line is quoted by every Python, and a message may have either character.
+    writer = csv.DictWriter(_Lines(file), [*plain, *extra], restval="", lineterminator="\r\n")
     writer.writeheader()
     writer.writerows(flat)
+
+
+class _Lines:
+    """A file whose lines end as this system's do."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, line: str) -> int:
+        return self._file.write(line.removesuffix("\r\n") + "\n")
 
 
 def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:

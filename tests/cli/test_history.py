@@ -141,6 +141,14 @@ def test_csv_into_a_file(run_cli: InProcess, filled: str, tmp_path: Path) -> Non
     assert len(list(csv.DictReader((tmp_path / "runs.csv").open(newline="")))) == 1
 
 
+def test_csv_of_a_message_with_a_progress_bar_has_one_row_of_it() -> None:
+    file = io.StringIO(newline="")
+    write_csv([dataclasses.replace(ROWS[0], message="epoch 1\repoch 2\rboom"), ROWS[2]], file)
+    first, second = csv.DictReader(io.StringIO(file.getvalue(), newline=""))
+    assert (first["message"], second["run_id"]) == ("epoch 1\repoch 2\rboom", "id-3")
+    assert file.getvalue().endswith("\n") and "\r\n" not in file.getvalue()
+
+
 def test_csv_without_rows_has_a_header() -> None:
     file = io.StringIO()
     write_csv([], file)
