@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -91,8 +92,10 @@ def down(
             f"All has ended, but {Path.cwd() / '.env'} cannot be written: {error.strerror}. Take the lines of "
             "prefect-gpu up out of it yourself."
         )
-    if delete:
-        tryout.delete()
+    if delete and not tryout.delete():
+        common.fail(
+            f"{tryout.folder} has what this user may not remove. Remove it: sudo rm -r {quote(str(tryout.folder))}."
+        )
     if not ended:
         typer.echo("Nothing was up in this folder." + (f" {tryout.folder} is removed." if delete else ""))
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from uuid import uuid4
 import httpx
 
 import prefect_gpu
-from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, wait_until
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, undisturbed, wait_until
 from prefect_gpu.storage.row import HistoryRow
 
 if TYPE_CHECKING:
@@ -244,18 +243,6 @@ class Stage:
             if final or time.monotonic() > end:
                 raise SandboxError(problem)
             time.sleep(0.5)
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C, requests to end and a terminal that is closed: a second one would leave something running."""
-    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def readable_name(flow_name: str, run_name: str) -> str:

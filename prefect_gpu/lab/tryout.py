@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 
-from prefect_gpu.lab.sandbox import Sandbox, SandboxError, processes_of
+from prefect_gpu.lab.sandbox import Sandbox, SandboxError, processes_of, undisturbed
 
 FOLDER = ".prefect-gpu"
 """In the folder where the user works."""
@@ -112,14 +112,15 @@ class TryOut:
             found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind)
             (self.folder / _NOTE).write_text(json.dumps(asdict(found)))
         except BaseException:
-            sandbox.close()
+            with undisturbed():
+                sandbox.close()
             raise
         return found
 
     def training(self, running: Running) -> int:
         """How many runs of it run."""
         wanted = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx.HTTPError, ValueError, TypeError):  # a server that is too busy says so in JSON
             return int(httpx.post(f"{running.api_url}/flow_runs/count", json=wanted, trust_env=False).json())
         return 0
 
@@ -152,9 +153,16 @@ class TryOut:
             (self.folder / _NOTE).unlink()
         return len(before)
 
-    def delete(self) -> None:
-        """Remove the folder, with all runs, checkpoints and the history. To be called when nothing runs."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def delete(self) -> bool:
+        """Remove the folder, with all runs, checkpoints and the history. To be called when nothing runs.
+
+        Returns:
+            Whether all of it is gone: containers may have left what this user may not remove.
+        """
+        shutil.rmtree(self.folder.resolve(), ignore_errors=True)
+        if self.folder.is_symlink() and not self.folder.exists():
+            self.folder.unlink()
+        return not self.folder.exists()
 
     def _processes(self, *words: str) -> list[psutil.Process]:
         """Those that have their home here, and these words in their command line."""

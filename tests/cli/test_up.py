@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,48 @@ class Pretended:
 
     def close(self) -> None:
         Pretended.closed += 1
+
+
+def test_a_second_ctrl_c_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Pretended):
+        def start_server(self) -> None:
+            raise KeyboardInterrupt
+
+        def close(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            super().close()
+
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Stopped)
+    before = Pretended.closed
+    with pytest.raises(KeyboardInterrupt):
+        TryOut(tmp_path).start("gpus")
+    assert Pretended.closed == before + 1
+
+
+def test_a_server_that_is_too_busy_to_count_runs_is_ended_all_the_same(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TryOut, "running", lambda _: Running("http://here/api", "http://here", "/state", "gpus"))
+    monkeypatch.setattr(TryOut, "end", lambda *_, **__: 2)
+    busy = httpx.Response(503, json={"exception_message": "Service Unavailable"})
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.post", lambda *_, **__: busy)
+    done = run_cli("down")
+    assert done.exit_code == 0 and done.output == "Down.\n"
+
+
+def test_what_cannot_be_deleted_is_not_said_to_be(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "disk" / "home").mkdir(parents=True)
+    (tmp_path / FOLDER).symlink_to(tmp_path / "disk")
+    with monkeypatch.context() as refused:
+        refused.setattr("prefect_gpu.lab.tryout.shutil.rmtree", lambda *_, **__: None)
+        done = run_cli("down", "--delete")
+    assert done.exit_code == 1 and f"sudo rm -r {tmp_path / FOLDER}" in done.output
+    assert "is removed" in run_cli("down", "--delete").output
+    assert list(tmp_path.iterdir()) == [], "nor what a link led to"
 
 
 def test_no_second_server_is_started_beside_one_that_does_not_answer(
