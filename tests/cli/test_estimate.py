@@ -130,6 +130,7 @@ def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
         (["train", "--new"], 2, "leave out --new"),
         (["train", "-p", "lr"], 2, "--param lr is no KEY=VALUE: write --param lr=0.1"),
         (["train", "-p", "=1"], 2, "is no KEY=VALUE"),
+        (["train", "--deadline", "6h", "-jv", "gpus"], 2, "--job-variable gpus is no KEY=VALUE: write --job-variable"),
         (["train", "-p", "a..b=1"], 2, "is no KEY=VALUE"),
         (["train", "-p", "a=1", "-p", "a=2"], 2, "a was given before"),
         (["train", "-p", "a=1", "-p", "a.b=2"], 2, "a was given a value of its own before"),
