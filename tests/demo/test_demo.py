@@ -158,3 +158,5 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(DemoError, match="is no folder"):
         Show(tmp_path / "out", trials=1, keep=False).run()
+    with pytest.raises(DemoError, match=r"out/below cannot be used \(Not a directory\)"):
+        Show(tmp_path / "out" / "below", trials=1, keep=False).run()
