@@ -129,7 +129,8 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
         from prefect_gpu.storage.engine import masked
 
         where = f"in the history ({masked(url)})"
-        screen.print(f"No run of this kind {where}." if total else f"No run has finished yet {where}.", soft_wrap=True)
+        words = f"No run of this kind {where}." if total else f"No run has finished yet {where}."
+        screen.print(words, markup=False, soft_wrap=True)
         return
     screen.print(_table(rows, screen.width))
     screen.print()

@@ -45,6 +45,12 @@ def test_no_history_yet_creates_none(run_cli: InProcess, state: Path) -> None:
     assert not state.exists()
 
 
+def test_a_folder_in_brackets_is_shown_as_it_is(run_cli: InProcess, tmp_path: Path) -> None:
+    for name in ("[old]", "[/gpu]"):
+        done = run_cli("history", PREFECT_INTEGRATIONS_GPU_STATE_DIR=str(tmp_path / name))
+        assert done.exit_code == 0 and f"/{name}/history.db" in done.stdout
+
+
 def test_the_table_newest_first(run_cli: InProcess, filled: str) -> None:
     done = run_cli("history")
     assert done.exit_code == 0
