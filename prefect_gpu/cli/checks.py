@@ -132,7 +132,7 @@ def check_warm_start(settings: GpuSettings) -> list[Finding]:
 
 def check_state_folder(folder: Path) -> list[Finding]:
     """Whether the worker could write its state there. Nothing is created."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if _is_there(path))
     if not existing.is_dir():
         return [
             Finding(
@@ -162,7 +162,7 @@ def check_history(url: str) -> list[Finding]:
 
     try:
         path = sqlite_path(url)
-        if path is not None and not path.exists():
+        if path is not None and not _is_there(path):
             found = check_state_folder(path.parent)[0]
             if found.level == "error":
                 text = f"{masked(url)} cannot be created: {found.text}"
@@ -199,6 +199,10 @@ def check_spool(state_dir: Path) -> list[Finding]:
         remedy = f"The worker's log says why. When nobody needs them: `rm {quote(str(folder))}/*/*{REFUSED}`."
         findings.append(Finding("warning", "history", text, remedy))
     return findings
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # False, and no error, below a folder that this user may not look into
 
 
 def _importable(name: str) -> bool:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import ValidationError
     from rich.console import Console
 
@@ -110,8 +112,8 @@ def _from_history(url: str, read: Callable[[History], T]) -> T:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """End the command with a reason if a picture cannot be drawn, or not be written."""
+def drawing(*paths: Path | None) -> Iterator[None]:
+    """End the command with a reason if a picture cannot be drawn, or not be written to these files."""
     from prefect_gpu.reporting.figure import MissingLibrary
 
     try:
@@ -119,7 +121,9 @@ def drawing() -> Iterator[None]:
     except (MissingLibrary, ValueError) as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error.filename} cannot be written: {error.strerror}. Name a file that this user may write.")
+        # A full disk shows when a file is open already, and then the error does not name it.
+        named = error.filename or " or ".join(str(path) for path in paths if path is not None)
+        fail(f"{named} cannot be written: {error.strerror}. Name a file that this user may write, where there is room.")
 
 
 def print_json(value: Any) -> None:

@@ -97,11 +97,11 @@ def _moment(by: str, now: datetime) -> datetime:
         pass
     try:
         return _here(datetime.fromisoformat(by.replace("Z", "+00:00")))
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     try:
         return now + timedelta(seconds=parse_seconds(by))
-    except ValueError:
+    except (ValueError, OverflowError):
         common.fail(
             f"--by {by!r} is no moment: give a time such as 18:00, a date such as 2026-03-01T18:00, or 2h.", code=2
         )

@@ -50,7 +50,7 @@ def answer_for(flow: str, parameters: Mapping[str, Any], variables: Mapping[str,
         common.print_json(found)
     else:
         for one in found:
-            common.console().print(_in_words(one))
+            common.console().print(_in_words(one), markup=False)
     if all(one["probability"] is None for one in found):
         raise typer.Exit(REFUSED)
 

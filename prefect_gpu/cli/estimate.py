@@ -72,6 +72,7 @@ def estimate(
     It learns from the history as the worker does, so the answer is the worker's.
     """
     given = _read_parameters(param or [])
+    wanted = _read_parameters(job_variable or [], "--job-variable", "time_limit=2h")
     if job_variable and deadline is None:
         common.fail("--job-variable is about a promise: give a --deadline, too.", code=2)
     if flow is None and (given or gpus is not None or category is not None or new or deadline is not None):
@@ -86,9 +87,7 @@ def estimate(
         if rows and not of_flow and not new and not _has_limit(job_variable):
             _refuse(flow, rows, new=False)
         asked, _ = _submission(flow, given, gpus, category, of_flow)
-        variables = {"gpus": asked.gpus, "cpus": asked.cpus, "category": asked.category} | _read_parameters(
-            job_variable or []
-        )
+        variables = {"gpus": asked.gpus, "cpus": asked.cpus, "category": asked.category} | wanted
         from prefect_gpu.cli.deadline_question import answer_for
 
         answer_for(flow, asked.parameters, variables | {"deadline": deadline}, as_json=as_json)
@@ -129,21 +128,23 @@ def estimate(
         _draw(compared, plot, flow, quiet=as_json)
 
 
-def _read_parameters(texts: Sequence[str]) -> dict[str, Any]:
+def _read_parameters(
+    texts: Sequence[str], option: str = _PARAMETER, like: str = "lr=0.1 or model.width=64"
+) -> dict[str, Any]:
     """``["lr=0.1", "model.width=64"]`` as ``{"lr": 0.1, "model": {"width": 64}}``; ends the command on bad syntax."""
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         path = [part.strip() for part in key.split(".")]
         if not equals or not all(path):
-            common.fail(f"{_PARAMETER} {text} is no KEY=VALUE: write {_PARAMETER} lr=0.1 or model.width=64.", code=2)
+            common.fail(f"{option} {text} is no KEY=VALUE: write {option} {like}.", code=2)
         inside = found
         for part in path[:-1]:
             inside = inside.setdefault(part, {})
             if not isinstance(inside, dict):
-                common.fail(f"{_PARAMETER} {text}: {part} was given a value of its own before. Leave one out.", code=2)
+                common.fail(f"{option} {text}: {part} was given a value of its own before. Leave one out.", code=2)
         if path[-1] in inside:
-            common.fail(f"{_PARAMETER} {text}: {key} was given before. Leave one out.", code=2)
+            common.fail(f"{option} {text}: {key} was given before. Leave one out.", code=2)
         inside[path[-1]] = _read_value(value)
     return found
 
@@ -247,7 +248,7 @@ def _draw(compared: Sequence[Comparison], path: Path, flow: str | None, *, quiet
 
     if not compared:
         common.fail("No run that had been estimated has completed yet: there is nothing to draw.")
-    with common.drawing():
+    with common.drawing(path):
         write_accuracy_png(compared, path, title="Accuracy of the pool's estimates" + (f": {flow}" if flow else ""))
     if not quiet:
         typer.echo(f"Wrote {common.plural(len(compared), 'run')} to {path}.")

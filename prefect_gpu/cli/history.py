@@ -107,9 +107,20 @@ def write_csv(rows: Sequence[HistoryRow], file: TextIO) -> None:
     plain = [item.name for item in dataclasses.fields(HistoryRow) if item.name not in ("parameters", "features")]
     found = {name: None for record in flat for name in record}  # a dict keeps the order in which they came up
     extra = sorted(name for name in found if name not in plain)
-    writer = csv.DictWriter(file, [*plain, *extra], restval="", lineterminator="\n")
+    # Only what is in the end of a line is quoted by every Python, and a message may have either character.
+    writer = csv.DictWriter(_Lines(file), [*plain, *extra], restval="", lineterminator="\r\n")
     writer.writeheader()
     writer.writerows(flat)
+
+
+class _Lines:
+    """A file whose lines end as this system's do."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, line: str) -> int:
+        return self._file.write(line.removesuffix("\r\n") + "\n")
 
 
 def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
@@ -118,7 +129,8 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
         from prefect_gpu.storage.engine import masked
 
         where = f"in the history ({masked(url)})"
-        screen.print(f"No run of this kind {where}." if total else f"No run has finished yet {where}.", soft_wrap=True)
+        words = f"No run of this kind {where}." if total else f"No run has finished yet {where}."
+        screen.print(words, markup=False, soft_wrap=True)
         return
     screen.print(_table(rows, screen.width))
     screen.print()

@@ -45,16 +45,18 @@ def init(
     pool: Annotated[str, typer.Option(metavar="NAME", help="Name of the work pool.")] = "gpus",
 ) -> None:
     """Write a training that works, and its deployment, to begin from. Nothing that is there is overwritten."""
-    there = [name for name in _FILES[kind] if (folder / name).exists()]
-    if there:
-        are = "are" if len(there) > 1 else "is"
-        common.fail(f"{', '.join(there)} {are} in {folder.resolve()} already: name another folder.", code=2)
     try:
+        there = [name for name in _FILES[kind] if (folder / name).exists()]
+        if there:
+            are = "are" if len(there) > 1 else "is"
+            common.fail(f"{', '.join(there)} {are} in {folder.resolve()} already: name another folder.", code=2)
         folder.mkdir(parents=True, exist_ok=True)
         for name in _FILES[kind]:
             (folder / name).write_text(_text(name, kind, pool))
     except OSError as error:
-        common.fail(f"{error.filename} cannot be written: {error.strerror}. Name a folder that this user may write.")
+        common.fail(
+            f"{error.filename or folder} cannot be written: {error.strerror}. Name a folder that this user may write."
+        )
     typer.echo(
         f"Written: {', '.join(str(folder / name) for name in _FILES[kind])}\n\nNow:\n\n{_next(folder, kind, pool)}"
     )
@@ -73,7 +75,7 @@ def _checkout() -> str:
 
 
 def _next(folder: Path, kind: Kind, pool: str) -> str:
-    steps = [] if folder.resolve() == Path.cwd() else [(f"cd {folder}", "")]
+    steps = [] if folder.resolve() == Path.cwd() else [(f"cd {quote(str(folder))}", "")]
     if kind is Kind.slurm:
         return _shown(steps + _with_slurm(pool))
     asked = "" if kind is Kind.process else f" --kind {kind.value}"

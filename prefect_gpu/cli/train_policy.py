@@ -61,7 +61,7 @@ def train_policy(
     scores = _score(trained, table, settings, unseen)
     _write(trained, out, {"scores": scores, "table": "predicted" if tables is None else "measured"})
     screen = common.console()
-    screen.print(f"Wrote {out} and {out.with_suffix('.json').name}.")
+    screen.print(f"Wrote {out} and {out.with_suffix('.json').name}.", markup=False)
     _draw(trained, out.with_suffix(".png"))
     screen.print(_report(scores))
 
@@ -136,7 +136,7 @@ def _draw(trained: Trained, path: Path) -> None:
     try:
         write_learning_png(trained.record(), path)
     except MissingLibrary as error:
-        common.console().print(f"No picture of the learning curve: {error}")
+        common.console().print(f"No picture of the learning curve: {error}", markup=False)
 
 
 def _report(scores: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -84,9 +85,17 @@ def down(
     if training and wait:
         typer.echo(f"Waiting for {common.plural(training, 'run')} ...")
     ended = tryout.end(drain=wait)
-    forget(Path.cwd() / ".env")
-    if delete:
-        tryout.delete()
+    try:
+        forget(Path.cwd() / ".env")
+    except OSError as error:
+        common.fail(
+            f"All has ended, but {Path.cwd() / '.env'} cannot be written: {error.strerror}. Take the lines of "
+            "prefect-gpu up out of it yourself."
+        )
+    if delete and not tryout.delete():
+        common.fail(
+            f"{tryout.folder} has what this user may not remove. Remove it: sudo rm -r {quote(str(tryout.folder))}."
+        )
     if not ended:
         typer.echo("Nothing was up in this folder." + (f" {tryout.folder} is removed." if delete else ""))
         return

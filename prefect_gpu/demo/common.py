@@ -44,19 +44,22 @@ def take_folder(output: Path) -> None:
     """Make the output folder, or empty it if it is an earlier demo's.
 
     Raises:
-        DemoError: It is something else.
+        DemoError: It is something else, or this user may not write there.
     """
-    if output.exists() and not output.is_dir():
-        raise DemoError(f"{output} is no folder: name another one with --output.")
-    output.mkdir(parents=True, exist_ok=True)
-    if not (output / _MARKER).exists() and any(output.iterdir()):
-        raise DemoError(f"{output} has files that are not the demo's: name another folder with --output.")
-    (output / _MARKER).touch()
-    for path in output.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name != _MARKER:
-            path.unlink()
+    try:
+        if output.exists() and not output.is_dir():
+            raise DemoError(f"{output} is no folder: name another one with --output.")
+        output.mkdir(parents=True, exist_ok=True)
+        if not (output / _MARKER).exists() and any(output.iterdir()):
+            raise DemoError(f"{output} has files that are not the demo's: name another folder with --output.")
+        (output / _MARKER).touch()
+        for path in output.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _MARKER:
+                path.unlink()
+    except OSError as error:
+        raise DemoError(f"{output} cannot be used ({error.strerror}): name another folder with --output.") from error
 
 
 @contextlib.contextmanager

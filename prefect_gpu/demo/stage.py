@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from uuid import uuid4
 import httpx
 
 import prefect_gpu
-from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, wait_until
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, undisturbed, wait_until
 from prefect_gpu.storage.row import HistoryRow
 
 if TYPE_CHECKING:
@@ -244,17 +243,6 @@ class Stage:
             if final or time.monotonic() > end:
                 raise SandboxError(problem)
             time.sleep(0.5)
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and requests to end: a second one would leave something running."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def readable_name(flow_name: str, run_name: str) -> str:

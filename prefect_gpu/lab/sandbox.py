@@ -357,6 +357,18 @@ class Sandbox:
         return processes_of(self.home)
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C, requests to end and a terminal that is closed: a second one would leave something running."""
+    ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def processes_of(home: Path) -> Iterator[psutil.Process]:
     """The processes that have their ``PREFECT_HOME`` there, but for this one: all that a sandbox has started."""
     for process in psutil.process_iter():

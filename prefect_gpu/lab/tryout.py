@@ -14,11 +14,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import psutil
 
-from prefect_gpu.lab.sandbox import Sandbox, SandboxError, processes_of
+from prefect_gpu.lab.sandbox import Sandbox, SandboxError, processes_of, undisturbed
 
 FOLDER = ".prefect-gpu"
 """In the folder where the user works."""
@@ -27,6 +28,7 @@ _NOTE = "up.json"
 _LEAVE_S = 1.0  # between the two signals that let a worker leave at once
 _END_S = 10.0
 _DRAIN_S = 86_400.0
+_ANSWERS_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,15 @@ class TryOut:
             kind: ``docker``: runs are containers of this machine's Engine, and reach both at its bridge's address.
 
         Raises:
-            SandboxError: Something did not start; then nothing is left running. The message has the end of its log.
+            SandboxError: Something did not start; then nothing is left running. The message has the end of its log. Or
+                a server of this folder runs already: two would write to one database.
+            OSError: The folder cannot be used; then nothing is left running, either.
         """
+        if self._processes("server", "start"):
+            raise SandboxError(
+                f"A Prefect server of {self.folder} runs, and does not answer as it should. If it is busy or still "
+                "starting, try again in a minute; else end it: prefect-gpu down."
+            )
         host = bridge_address() if kind == "docker" else "127.0.0.1"
         if kind == "docker":
             told = {"DRIVER": "docker", "ADVERTISE": host, "CHANNEL_HOST": host}
@@ -96,21 +105,22 @@ class TryOut:
         sandbox = Sandbox(self.folder, settings, host)
         try:
             sandbox.start_server()
-            if httpx.get(f"{sandbox.api_url}/work_pools/{pool}", trust_env=False).status_code == 404:
+            if not _has_pool(sandbox.api_url, pool):
                 sandbox.prefect("work-pool", "create", pool, "--type", "gpu")
             sandbox.start_worker(pool, name="tryout")
+            state_dir = sandbox.env["PREFECT_INTEGRATIONS_GPU_STATE_DIR"]
+            found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind)
+            (self.folder / _NOTE).write_text(json.dumps(asdict(found)))
         except BaseException:
-            sandbox.close()
+            with undisturbed():
+                sandbox.close()
             raise
-        state_dir = sandbox.env["PREFECT_INTEGRATIONS_GPU_STATE_DIR"]
-        found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind)
-        (self.folder / _NOTE).write_text(json.dumps(asdict(found)))
         return found
 
     def training(self, running: Running) -> int:
         """How many runs of it run."""
         wanted = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx.HTTPError, ValueError, TypeError):  # a server that is too busy says so in JSON
             return int(httpx.post(f"{running.api_url}/flow_runs/count", json=wanted, trust_env=False).json())
         return 0
 
@@ -143,9 +153,16 @@ class TryOut:
             (self.folder / _NOTE).unlink()
         return len(before)
 
-    def delete(self) -> None:
-        """Remove the folder, with all runs, checkpoints and the history. To be called when nothing runs."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def delete(self) -> bool:
+        """Remove the folder, with all runs, checkpoints and the history. To be called when nothing runs.
+
+        Returns:
+            Whether all of it is gone: containers may have left what this user may not remove.
+        """
+        shutil.rmtree(self.folder.resolve(), ignore_errors=True)
+        if self.folder.is_symlink() and not self.folder.exists():
+            self.folder.unlink()
+        return not self.folder.exists()
 
     def _processes(self, *words: str) -> list[psutil.Process]:
         """Those that have their home here, and these words in their command line."""
@@ -155,6 +172,17 @@ class TryOut:
                 if set(words) <= {*process.cmdline()}:
                     found.append(process)
         return found
+
+
+def _has_pool(api_url: str, pool: str) -> bool:
+    try:
+        # On SQLite, Prefect's server sometimes answers nobody for a minute.
+        answer = httpx.get(f"{api_url}/work_pools/{quote(pool, safe='')}", timeout=_ANSWERS_S, trust_env=False)
+    except httpx.HTTPError as error:
+        raise SandboxError(
+            f"The Prefect server at {api_url} was asked for its pools, and did not answer: {error!r}"
+        ) from error
+    return answer.status_code != 404
 
 
 def bridge_address() -> str:

@@ -29,6 +29,8 @@ from prefect_gpu.phases import FAILED, PHASES
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
+_MOST_DIGITS = 15  # Python reads no number of thousands of them
+
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -79,10 +81,14 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metr
         same = request.query_params.get("epoch") == epoch
         queue = request.query_params.get("queue", "")
         queue_from = int(queue[:9]) if queue.isdecimal() and queue.isascii() else None
-        return _json({"epoch": epoch, **source.overview(int(since) if same and since.isdecimal() else 0, queue_from)})
+        version = int(since[:_MOST_DIGITS]) if same and since.isdecimal() else 0
+        return _json({"epoch": epoch, **source.overview(version, queue_from)})
 
     async def details(request: Request) -> Response:
-        found = source.details(request.path_params["number"])
+        number = request.path_params["number"]
+        if not (number.isdecimal() and number.isascii()):
+            return PlainTextResponse("Not Found", 404)
+        found = source.details(int(number)) if len(number) < _MOST_DIGITS else None
         if found is None:
             return PlainTextResponse("This run is not kept any more: see the history.\n", 404)
         return _json(found)
@@ -96,7 +102,7 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metr
 
     routes = [
         Route("/api/overview", overview),
-        Route("/api/runs/{number:int}", details),
+        Route("/api/runs/{number}", details),
         Route("/api/promise", promise),
     ]
     if metrics is not None:

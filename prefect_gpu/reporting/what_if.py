@@ -100,7 +100,7 @@ def read_past(rows: Iterable[HistoryRow]) -> Past | None:
     nodes = _nodes(chosen)
     devices = sum(len(node.devices) for node in nodes)
     makespan_s = max(row.ended_at for row in chosen) - min(_granted(row) for row in chosen)
-    trained_s = sum(model.service_s * model.request.total_gpus for model in models)
+    trained_s = _covered(_training(chosen, models))
     recorded = Figures(
         len(chosen),
         sum(row.ended_at - submitted[_name(row)] for row in chosen) / len(chosen),
@@ -136,16 +136,18 @@ def replay(past: Past, profile: Profile | str, knowledge: Knowledge, nodes: Sequ
         abilities=NOTHING_SPECIAL,
         estimate=estimate,
         finished=finished,
+        keep_timeline=True,
     )
     results = world.run()
     ended = results.finished
     makespan_s = results.makespan_s
+    trained_s = _covered((span.device, span.start_s, span.end_s) for span in results.timeline if span.training)
     return Figures(
         len(ended),
         sum(outcome.jct_s for outcome in ended) / len(ended) if ended else 0.0,
         sum((outcome.first_start_s or 0.0) - outcome.submit_s for outcome in ended) / len(ended) if ended else 0.0,
         makespan_s,
-        results.training_device_s / (results.devices * makespan_s) if makespan_s > 0 and results.devices else 0.0,
+        trained_s / (results.devices * makespan_s) if makespan_s > 0 and results.devices else 0.0,
         len(results.unfinished),
     )
 
@@ -210,6 +212,30 @@ def _model(row: HistoryRow, submit_s: float) -> JobModel:
     )
 
 
+def _training(rows: Sequence[HistoryRow], models: Sequence[JobModel]) -> Iterator[tuple[str, float, float]]:
+    """Each device on which a run trained, from when to when."""
+    for row, model in zip(rows, models, strict=True):
+        begin = _granted(row) + model.launching_s
+        for node, devices in row.places:
+            for device in devices:
+                yield _device_id(node, device), begin, begin + model.service_s
+
+
+def _covered(spans: Iterable[tuple[str, float, float]]) -> float:
+    """Device seconds in which anybody trained: those who share a device train there in the same seconds."""
+    covered = 0.0
+    reached: dict[str, float] = {}
+    for device, begin, end in sorted(spans, key=lambda span: span[1]):
+        covered += max(0.0, end - max(begin, reached.get(device, begin)))
+        reached[device] = max(end, reached.get(device, end))
+    return covered
+
+
+def _device_id(node: str, device: str) -> str:
+    """Unlike any other node's: each may have a ``virtual-0``."""
+    return device if device.startswith(f"{node}/") else f"{node}/{device}"
+
+
 def _shape(row: HistoryRow) -> Request:
     """How many devices each instance had, and how many instances there were."""
     if not row.parts:
@@ -252,7 +278,7 @@ def _nodes(rows: Sequence[HistoryRow]) -> tuple[Node, ...]:
     for node, device in sorted(kinds):
         kind, virtual = kinds[node, device]
         size = max(memory[node, device], largest) or _MEMORY_BYTES
-        nodes.setdefault(node, []).append(Device(device, kind, size, virtual))
+        nodes.setdefault(node, []).append(Device(_device_id(node, device), kind, size, virtual))
     return tuple(Node(name or "node", tuple(devices), ()) for name, devices in nodes.items())
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -94,6 +95,25 @@ def test_a_file_in_place_of_the_state_folder(doctor: Doctor, tmp_path: Path) -> 
     found = doctor(PREFECT_INTEGRATIONS_GPU_STATE_DIR=str(tmp_path / "file" / "state"))
     assert found["state folder"]["level"] == "error"
     assert found["history"]["level"] == "error"
+
+
+def test_folders_below_one_that_this_user_may_not_look_into(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "state").mkdir()
+    as_root = os.getuid() == 0
+    closed.chmod(0o000)
+    if as_root:
+        os.setresuid(65534, 65534, 0)
+    try:
+        [folder] = checks.check_state_folder(closed / "state")
+        [history] = checks.check_history(f"sqlite:///{closed}/state/history.db")
+    finally:
+        if as_root:
+            os.setresuid(0, 0, 0)
+        closed.chmod(0o700)
+    assert (folder.level, history.level) == ("error", "error")
+    assert "this user may not write" in folder.text and "cannot be created" in history.text
 
 
 def test_a_history_that_is_none(doctor: Doctor, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
         (["train", "--new"], 2, "leave out --new"),
         (["train", "-p", "lr"], 2, "--param lr is no KEY=VALUE: write --param lr=0.1"),
         (["train", "-p", "=1"], 2, "is no KEY=VALUE"),
+        (["train", "--deadline", "6h", "-jv", "gpus"], 2, "--job-variable gpus is no KEY=VALUE: write --job-variable"),
         (["train", "-p", "a..b=1"], 2, "is no KEY=VALUE"),
         (["train", "-p", "a=1", "-p", "a=2"], 2, "a was given before"),
         (["train", "-p", "a=1", "-p", "a.b=2"], 2, "a was given a value of its own before"),
@@ -186,12 +187,21 @@ def test_the_pool_is_asked_for_a_promise_and_nothing_is_submitted(
 
 def test_what_one_pool_cannot_make_sense_of_another_one_answers(run_cli: InProcess, filled: None, state: Path) -> None:
     class Other(Scene):
+        name = "another"
+
         def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("gpu_kind='A100' is not allowed: this pool has none")
 
     with served(state, Other(time.time(), []), pool="another"), served(state, Scene(time.time(), [])):
         done = run_cli("estimate", "tune", "--deadline", "6h")
     assert done.exit_code == 0 and "Pool gpus would promise" in done.stdout
+
+
+def test_a_promise_of_a_pool_with_brackets_in_its_name(run_cli: InProcess, filled: None, state: Path) -> None:
+    scene = Scene(time.time(), [])
+    scene.name = "gpus[a100]"
+    with served(state, scene, pool=scene.name):
+        assert "Pool gpus[a100] would promise" in run_cli("estimate", "tune", "--deadline", "6h").stdout
 
 
 def test_a_pool_whose_worker_was_killed_promises_nothing(run_cli: InProcess, filled: None, state: Path) -> None:

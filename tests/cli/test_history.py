@@ -45,6 +45,12 @@ def test_no_history_yet_creates_none(run_cli: InProcess, state: Path) -> None:
     assert not state.exists()
 
 
+def test_a_folder_in_brackets_is_shown_as_it_is(run_cli: InProcess, tmp_path: Path) -> None:
+    for name in ("[old]", "[/gpu]"):
+        done = run_cli("history", PREFECT_INTEGRATIONS_GPU_STATE_DIR=str(tmp_path / name))
+        assert done.exit_code == 0 and f"/{name}/history.db" in done.stdout
+
+
 def test_the_table_newest_first(run_cli: InProcess, filled: str) -> None:
     done = run_cli("history")
     assert done.exit_code == 0
@@ -139,6 +145,14 @@ def test_csv_into_a_file(run_cli: InProcess, filled: str, tmp_path: Path) -> Non
     done = run_cli("history", "--csv", str(tmp_path / "runs.csv"), "--flow", "tune")
     assert "Wrote 1 run to " in done.stdout
     assert len(list(csv.DictReader((tmp_path / "runs.csv").open(newline="")))) == 1
+
+
+def test_csv_of_a_message_with_a_progress_bar_has_one_row_of_it() -> None:
+    file = io.StringIO(newline="")
+    write_csv([dataclasses.replace(ROWS[0], message="epoch 1\repoch 2\rboom"), ROWS[2]], file)
+    first, second = csv.DictReader(io.StringIO(file.getvalue(), newline=""))
+    assert (first["message"], second["run_id"]) == ("epoch 1\repoch 2\rboom", "id-3")
+    assert file.getvalue().endswith("\n") and "\r\n" not in file.getvalue()
 
 
 def test_csv_without_rows_has_a_header() -> None:

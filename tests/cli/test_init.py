@@ -53,6 +53,15 @@ def test_nothing_is_overwritten(run_cli: InProcess, tmp_path: Path) -> None:
     assert (tmp_path / "prefect.yaml").read_text() == "mine"
 
 
+def test_a_name_that_is_too_long_or_has_blanks(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run_cli("init", "x" * 300)
+    assert done.exit_code == 1 and "cannot be written: File name too long" in done.output
+    assert "cd 'my trainings'\n" in run_cli("init", "my trainings").output
+
+
 def test_a_folder_that_cannot_be_written_is_named(run_cli: InProcess, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run_cli("init", str(tmp_path / "file" / "below"))

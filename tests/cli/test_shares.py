@@ -24,6 +24,15 @@ def test_it_shows_what_each_owner_has_and_may_expect(run_cli: InProcess, state: 
     assert [row["name"] for row in told[0]["rows"]] == ["nlp", "vision", "ada", "bob", "zoe"]
 
 
+def test_a_name_in_brackets_is_shown_as_it_is(run_cli: InProcess, state: Path) -> None:
+    scene = Scene(time.time(), [])
+    scene.shares = divided()
+    scene.name = "gpus[a100]"
+    with served(state, scene, pool=scene.name):
+        shown = run_cli("shares").stdout
+    assert "Pool gpus[a100]: 8 devices" in shown
+
+
 def test_a_pool_that_is_not_divided_says_how_it_could_be(run_cli: InProcess, state: Path) -> None:
     with served(state, Scene(time.time(), [])):
         done, told = run_cli("shares"), run_cli("shares", "--json")

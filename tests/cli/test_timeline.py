@@ -45,3 +45,6 @@ def test_what_cannot_be_done_is_said(run_cli: InProcess, filled: None) -> None:
     assert done.exit_code == 2 and "--png FILE" in done.stderr
     done = run_cli("timeline", "--png", "/no/such/folder/t.png")
     assert done.exit_code == 1 and "/no/such/folder/t.png cannot be written" in done.stderr
+    for option in ("--png", "--html"):
+        done = run_cli("timeline", option, "/dev/full")
+        assert done.exit_code == 1 and "/dev/full cannot be written: No space left on device" in done.stderr

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from prefect_gpu.cli import app
+from prefect_gpu.cli.train_policy import _draw
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,18 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     found = CliRunner().invoke(app, ["train-policy", "--out", str(tmp_path / "a.npz")])
     assert found.exit_code == 1
     assert "pip install 'prefect-gpu[rl]'" in found.output
+
+
+def test_what_a_picture_needs_is_named_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Trained:
+        def record(self) -> dict[str, object]:
+            return {"validation": []}
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    _draw(Trained(), tmp_path / "curve.png")  # type: ignore[arg-type]
+    assert "pip install 'prefect-gpu[plot]'" in capsys.readouterr().out
 
 
 @pytest.mark.needs("rl")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from hypothesis import given
@@ -34,6 +36,51 @@ def test_what_stood_in_env_stands_there_afterwards(tmp_path_factory: pytest.Temp
     assert after.rstrip("\n") == before.rstrip("\n") or (not before.strip() and not file.exists())
     forget(file)
     assert (file.read_text() if file.exists() else "") == after
+
+
+def test_a_full_disk_takes_nothing_from_env(tmp_path: Path) -> None:
+    """The kernel refuses to write more than a few bytes to a file, as it does on a full disk."""
+    file = tmp_path / ".env"
+    file.write_text("SECRET=1\n" * 20)
+    file.chmod(0o600)
+    script = (
+        "import resource, signal, sys; from pathlib import Path; from prefect_gpu.lab.dotenv import put\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
+        "put(Path(sys.argv[1]), {'PREFECT_API_URL': 'http://127.0.0.1:1/api'})"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=False)
+    assert "OSError" in done.stderr
+    assert file.read_text() == "SECRET=1\n" * 20 and list(tmp_path.iterdir()) == [file]
+    put(file, SETTINGS)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_env_that_is_not_utf8_stays_as_it_is_to_the_byte(tmp_path: Path) -> None:
+    file, real = tmp_path / ".env", tmp_path / "elsewhere"
+    real.write_bytes(b"NAME=J\xf6rg\r\nMORE=2\r\n")
+    file.symlink_to(real)
+    put(file, SETTINGS)
+    put(file, SETTINGS)
+    assert real.read_bytes().startswith(b"NAME=J\xf6rg\r\nMORE=2\r\n# >>>") and file.is_symlink()
+    forget(file)
+    assert real.read_bytes() == b"NAME=J\xf6rg\r\nMORE=2\r\n"
+
+
+def test_what_stands_below_our_lines_stays_without_the_last_of_them(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    put(file, SETTINGS)
+    file.write_text(file.read_text().replace("# <<<\n", "MINE=1\n"))
+    forget(file)
+    assert file.read_text() == "OTHER=2\nMINE=1\n"
+
+
+def test_env_that_cannot_be_written_is_named_once_all_has_ended(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").mkdir()
+    done = run_cli("down")
+    assert done.exit_code == 1 and f"{tmp_path}/.env cannot be written: Is a directory" in done.output
 
 
 def theirs(folder: Path) -> list[psutil.Process]:
@@ -83,6 +130,115 @@ def test_nothing_to_end_is_said_and_a_damaged_note_is_none(
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "up.json").write_text("[" * 100)
     assert run_cli("down").exit_code == 0
+
+
+class Pretended:
+    """In place of the sandbox; nothing is started."""
+
+    api_url, ui_url, env = "http://127.0.0.1:1/api", "http://127.0.0.1:1", {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": "/s"}
+    closed = 0
+
+    def __init__(self, folder: Path, *_: object) -> None:
+        self.folder = folder
+
+    def start_server(self) -> None: ...
+
+    def start_worker(self, *_: str, **__: str) -> None: ...
+
+    def close(self) -> None:
+        Pretended.closed += 1
+
+
+def test_a_second_ctrl_c_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Pretended):
+        def start_server(self) -> None:
+            raise KeyboardInterrupt
+
+        def close(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+            super().close()
+
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Stopped)
+    before = Pretended.closed
+    with pytest.raises(KeyboardInterrupt):
+        TryOut(tmp_path).start("gpus")
+    assert Pretended.closed == before + 1
+
+
+def test_a_server_that_is_too_busy_to_count_runs_is_ended_all_the_same(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TryOut, "running", lambda _: Running("http://here/api", "http://here", "/state", "gpus"))
+    monkeypatch.setattr(TryOut, "end", lambda *_, **__: 2)
+    busy = httpx.Response(503, json={"exception_message": "Service Unavailable"})
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.post", lambda *_, **__: busy)
+    done = run_cli("down")
+    assert done.exit_code == 0 and done.output == "Down.\n"
+
+
+def test_what_cannot_be_deleted_is_not_said_to_be(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "disk" / "home").mkdir(parents=True)
+    (tmp_path / FOLDER).symlink_to(tmp_path / "disk")
+    with monkeypatch.context() as refused:
+        refused.setattr("prefect_gpu.lab.tryout.shutil.rmtree", lambda *_, **__: None)
+        done = run_cli("down", "--delete")
+    assert done.exit_code == 1 and f"sudo rm -r {tmp_path / FOLDER}" in done.output
+    assert "is removed" in run_cli("down", "--delete").output
+    assert list(tmp_path.iterdir()) == [], "nor what a link led to"
+
+
+def test_no_second_server_is_started_beside_one_that_does_not_answer(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    silent = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", "server", "start"],
+        env={"PREFECT_HOME": str(tmp_path / FOLDER / "home")}, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert silent.stdout is not None and silent.stdout.readline()
+        done = run_cli("up")
+    finally:
+        silent.kill()
+        silent.communicate()
+    assert done.exit_code == 1 and "end it: prefect-gpu down" in done.output
+    assert not (tmp_path / ".env").exists()
+
+
+def test_without_room_for_its_note_nothing_is_left_running(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    (tmp_path / FOLDER / "up.json").mkdir(parents=True)
+    before = Pretended.closed
+    done = run_cli("up")
+    assert done.exit_code == 1 and "cannot be used: Is a directory" in done.output
+    assert Pretended.closed == before + 1
+
+
+def test_a_server_that_is_busy_is_no_traceback_and_the_pool_is_asked_for_by_its_whole_name(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def busy(url: str, **_: object) -> httpx.Response:
+        asked.append(url)
+        raise httpx.ReadTimeout("timed out")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", busy)
+    done = run_cli("up", "--pool", "what?")
+    assert done.exit_code == 1 and "did not answer: ReadTimeout('timed out')" in done.output
+    assert asked == ["http://127.0.0.1:1/api/work_pools/what%3F"]
 
 
 def test_without_an_engine_containers_are_refused_and_nothing_is_left(

@@ -16,6 +16,7 @@ import pytest
 from prefect_gpu.demo.__main__ import stop_on_signals
 from prefect_gpu.demo.common import DemoError
 from prefect_gpu.demo.show import Show
+from prefect_gpu.lab.sandbox import undisturbed
 from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
 
@@ -114,6 +115,19 @@ def test_under_nohup_a_demo_outlives_its_terminal(given: signal.Handlers) -> Non
             signal.signal(number, handler)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_disturbs_a_demo_that_stops_what_it_has_started(number: signal.Signals) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, signal.default_int_handler) for one in numbers}
+    try:
+        with undisturbed():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
 def test_a_demo_that_is_kept_without_a_terminal_stays_until_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,3 +158,5 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(DemoError, match="is no folder"):
         Show(tmp_path / "out", trials=1, keep=False).run()
+    with pytest.raises(DemoError, match=r"out/below cannot be used \(Not a directory\)"):
+        Show(tmp_path / "out" / "below", trials=1, keep=False).run()

@@ -81,6 +81,8 @@ def three_nodes(now: float) -> Scene:
 class Scene:
     """Tells the page what the test wants. Implements :class:`prefect_gpu.page.app.Source`."""
 
+    name = "gpus"  # of the pool
+
     def __init__(
         self,
         now: float,
@@ -103,7 +105,7 @@ class Scene:
         groups = Counter((run["code"], run["reason"]) for run in self.queue)
         self.asked_since.append(since)
         return {
-            "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000,
+            "pool": self.name, "version": self.version, "now": self.now, "most_finished": 1000,
             "nodes": self.nodes,
             "profile": "adaptive", "draining": False, "unwell": self.unwell,
             "devices": [

@@ -32,6 +32,16 @@ async def test_the_page_and_all_that_it_loads_is_there_and_nothing_else(serve: S
             assert (await ask.get(path)).status_code == 404, path
 
 
+async def test_numbers_of_thousands_of_digits_are_no_error_of_ours(serve: Serve) -> None:
+    async with client(await serve(Scene(NOW, [a_run(1, NOW)]))) as ask:
+        epoch = (await ask.get("/api/overview")).json()["epoch"]
+        told = await ask.get("/api/overview", params={"since": "9" * 5000, "epoch": epoch, "queue": "9" * 5000})
+        assert told.status_code == 200 and told.json()["runs"] == []
+        assert (await ask.get("/api/runs/1")).status_code == 200
+        for odd in ("9" * 5000, "²", "-1", "1.0"):
+            assert (await ask.get(f"/api/runs/{odd}")).status_code == 404, odd[:4]
+
+
 async def test_it_can_only_be_read(serve: Serve) -> None:
     async with client(await serve(Scene(NOW, [a_run(1, NOW)]))) as ask:
         for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):

@@ -44,6 +44,17 @@ def test_devices_have_the_memory_that_was_granted_on_them_at_once() -> None:
     assert replay(past, "fifo", Nothing()).mean_wait_s == pytest.approx(0.0)
 
 
+def test_a_device_that_is_shared_trains_for_no_more_than_all_of_the_time() -> None:
+    rows = [finished(name, 0, requested_gpu_memory_bytes=GIB) for name in "ab"]
+    past = read_past([*rows, finished("elsewhere", 0, node="other", requested_gpu_memory_bytes=GIB)])
+    assert past is not None and past.devices == 2
+    assert past.recorded.gpu_busy_fraction == pytest.approx(2 * 4.0 / (2 * 6.5)), "of both, whatever they are called"
+    alone = read_past(rows)
+    assert alone is not None and alone.devices == 1
+    assert alone.recorded.gpu_busy_fraction == pytest.approx(4.0 / 6.5)
+    assert replay(alone, "fifo", Nothing()).gpu_busy_fraction == pytest.approx(4.0 / 6.5)
+
+
 def test_a_gang_is_replayed_as_one_on_the_devices_of_all_its_instances() -> None:
     past = read_past([a_gang("gang", 0, ("n1", 2), ("n2", 2), ("n2", 0)), a_gang("later", 10, ("n1", 2), ("n2", 2))])
     assert past is not None

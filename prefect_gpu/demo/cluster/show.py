@@ -18,10 +18,9 @@ from prefect_gpu.demo.cluster.outage import LostNode, Places
 from prefect_gpu.demo.cluster.stage import ClusterStage
 from prefect_gpu.demo.cluster.table import closing_words, results_table
 from prefect_gpu.demo.common import DemoError, check_checkout, explain, look, problem_of, take_folder, timed
-from prefect_gpu.demo.stage import undisturbed
 from prefect_gpu.lab import checkout
 from prefect_gpu.lab.docker_nodes import Lab
-from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, undisturbed
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.row import HistoryRow
 
