@@ -148,9 +148,21 @@ class ModelRegistry:
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def champion(self) -> Version | None:
-        """The version in use, or None if none was promoted yet."""
+        """The version in use, or None if none was promoted yet.
+
+        Raises:
+            RegistryError: Its record is gone.
+        """
         newest = self._newest()
-        return self.version(newest.champion) if newest and newest.champion else None
+        if newest is None or not newest.champion:
+            return None
+        try:
+            return self.version(newest.champion)
+        except RegistryError as error:
+            raise RegistryError(
+                f"The champion cannot be read: {error} Bring its record back from a backup, or roll back to another "
+                "version."
+            ) from error
 
     def decisions(self) -> list[Decision]:
         """All of them, from old to new."""
@@ -171,7 +183,7 @@ class ModelRegistry:
         Raises:
             Superseded: That is not the champion any more. Nothing was decided.
         """
-        return self._decide("promoted", version, version.name, reason, instead_of, about)
+        return self._decide("promoted", version, version.name, reason, instead_of.name if instead_of else "", about)
 
     def keep(self, version: Version, reason: str, *, champion: Version, **about: Any) -> Decision:
         """Write down that a version was judged, and the champion stays. The arguments are as of :meth:`promote`.
@@ -179,7 +191,7 @@ class ModelRegistry:
         Raises:
             Superseded: That is not the champion any more. Nothing was decided.
         """
-        return self._decide("kept", version, champion.name, reason, champion, about)
+        return self._decide("kept", version, champion.name, reason, champion.name, about)
 
     def roll_back(self, to: str | None = None, reason: str = "", **about: Any) -> Decision:
         """Make an earlier version the champion again.
@@ -193,20 +205,18 @@ class ModelRegistry:
         """
         decisions = self.decisions()
         line = _line_of_champions(decisions)
-        current = self.version(line[-1]) if line else None
+        current = line[-1] if line else ""  # its record may be gone: whoever rolls back does not need it
         if to is None and len(line) < 2:
             raise RegistryError(f"The registry {self.place} has no champion before this one: name a version.")
         target = self.version(line[-2] if to is None else to)
-        if current is not None and target.number == current.number:
+        if target.name == current:
             raise RegistryError(f"version={target.name!r} is the champion already: name another one.")
         self.load(target, Path.exists)  # whoever rolls back is in a hurry: what is damaged is found now
         return self._decide("rolled back", target, target.name, reason or "No reason was given.", current, about)
 
     def _decide(
-        self, action: Action, version: Version, champion: str, reason: str, before: Version | None,
-        about: Mapping[str, Any],
-    ) -> Decision:  # fmt: skip
-        expected = before.name if before else ""
+        self, action: Action, version: Version, champion: str, reason: str, expected: str, about: Mapping[str, Any]
+    ) -> Decision:
         for _ in range(_TRIES):
             newest = self._newest()
             if (newest.champion if newest else "") != expected:

@@ -46,6 +46,17 @@ class TestFolder(RegistrySuite):
         record.write_text(record.read_text().replace("{", '{"new": 1,', 1))
         assert models.version("v0001") == made
 
+    def test_a_champion_whose_record_is_gone_is_named_and_rolled_back_from(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+        models.promote(two, "better", instead_of=one)
+        (Path(str(models.place)) / "versions" / "0002.json").unlink()
+        with pytest.raises(RegistryError, match=r"The champion cannot be read: version='v0002' .* or roll back"):
+            models.champion()
+        assert models.roll_back().champion == "v0001" and models.champion() == one
+
     def test_a_damaged_record_and_a_folder_that_is_none_are_named(self, models: ModelRegistry, model: Path) -> None:
         models.register(model, data_version="a")
         record = Path(str(models.place)) / "versions" / "0001.json"
