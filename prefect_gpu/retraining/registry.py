@@ -91,12 +91,14 @@ class ModelRegistry:
             "place": place,
             "created_at": _now(),
         }
+        # Decisions go by name: a version that was judged and deleted must not have its name given to another one.
+        judged = [int(found[1]) for one in self.decisions() if (found := re.fullmatch(r"v(\d+)", one.version))]
         for _ in range(_TRIES):
             known = self.versions()
             if not again and (found := _of_data(known, data_version)):  # another process was faster
                 store.remove()
                 raise AlreadyRegistered(found)
-            number = known[-1].number + 1 if known else 1
+            number = max([one.number for one in known] + judged, default=0) + 1
             version = Version(number=number, data_version=data_version, **facts, **about)
             if self._versions.add(number, asdict(version)):
                 return version

@@ -57,6 +57,14 @@ class TestFolder(RegistrySuite):
             models.champion()
         assert models.roll_back().champion == "v0001" and models.champion() == one
 
+    def test_no_model_gets_the_name_of_a_champion_that_was_deleted(self, models: ModelRegistry, model: Path) -> None:
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+        models.promote(two, "better", instead_of=one)
+        (Path(str(models.place)) / "versions" / "0002.json").unlink()
+        new = models.register(model, data_version="c")
+        assert new.name == "v0003" and models.judgement(new) is None
+
     def test_a_damaged_record_and_a_folder_that_is_none_are_named(self, models: ModelRegistry, model: Path) -> None:
         models.register(model, data_version="a")
         record = Path(str(models.place)) / "versions" / "0001.json"
