@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect_gpu.retraining.places import Place, find_place
-from prefect_gpu.retraining.records import Records, RegistryError, open_records
+from prefect_gpu.retraining.records import Records, RegistryError, open_records, plain
 from prefect_gpu.retraining.versions import (
     Action,
     AlreadyRegistered,
@@ -78,6 +78,7 @@ class ModelRegistry:
         """
         if not again and (found := self.of_data(data_version)):
             raise AlreadyRegistered(found)
+        about = plain(about)  # before anything is copied
         place = f"models/{secrets.token_hex(8)}"
         store = self.place.below(place).store()
         copy = shutil.copytree if model.is_dir() else shutil.copyfile
@@ -226,7 +227,7 @@ class ModelRegistry:
                     f"{newest.champion if newest else 'nobody'} is the champion by now, and not {expected or 'nobody'}."
                 )
             number = newest.number + 1 if newest else 1
-            decision = Decision(number, action, version.name, champion, reason, _now(), **about)
+            decision = Decision(number, action, version.name, champion, reason, _now(), **plain(about))
             if self._decisions.add(number, asdict(decision)):
                 return decision
         raise RegistryError(f"{_TRIES} others decided about {self.place} meanwhile: try again.")

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import numpy as np
 import pytest
 
 from prefect_gpu.retraining import AlreadyRegistered, DataFiles, ModelRegistry, RegistryError, Superseded, Version
@@ -36,6 +37,14 @@ class RegistrySuite:
         assert models.load(made, Path.read_text) == "weights"
         with pytest.raises(RegistryError, match=r"version='v9' is not in the registry .* there: v0001, v0002"):
             models.version("v9")
+
+    def test_numbers_of_numpy_and_what_json_does_not_know_are_kept(self, models: ModelRegistry, model: Path) -> None:
+        about = {"metrics": {"loss": np.float32(0.5)}, "parameters": {"folder": Path("data"), "layers": np.int64(3)}}
+        made = models.register(model, data_version="a", **about)
+        assert models.version("v0001") == made
+        assert (made.metrics, made.parameters) == ({"loss": 0.5}, {"folder": "data", "layers": 3})
+        models.promote(made, "the first", instead_of=None, facts={"gain": np.float32(0.25), "sure": np.bool_(True)})
+        assert models.decisions()[0].facts == {"gain": 0.25, "sure": True}
 
     def test_a_folder_is_a_model_too(self, models: ModelRegistry, tmp_path: Path) -> None:
         (tmp_path / "model" / "layers").mkdir(parents=True)
