@@ -9,7 +9,15 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from prefect_gpu.retraining import AlreadyRegistered, DataFiles, ModelRegistry, RegistryError, Superseded, Version
+from prefect_gpu.retraining import (
+    AlreadyRegistered,
+    DataFiles,
+    ModelRegistry,
+    RegistryError,
+    Superseded,
+    Version,
+    contest,
+)
 
 
 class RegistrySuite:
@@ -91,6 +99,23 @@ class RegistrySuite:
         with pytest.raises(Superseded):
             models.keep(three, "worse", champion=one)
         assert models.champion() == two and len(models.decisions()) == 2
+
+    def test_a_challenger_that_another_run_has_made_the_champion_meanwhile_is_not_judged_again(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        """Two runs may be about the same data: one that the event has started, and one of the schedule."""
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+
+        def losses(_: str) -> list[float]:
+            if models.champion() == one:
+                models.promote(two, "better", instead_of=one)
+            return [0.0, 1.0]
+
+        found = contest(models, two, load=Path.read_text, losses=losses)
+        assert found.decision == models.decisions()[-1] == models.judgement(two)
+        assert found.decision.action == "promoted" and found.comparison is None
+        assert "# v0002 is the champion" in found.page
 
     def test_of_all_who_come_at_the_same_time_none_is_lost(self, place: str, model: Path) -> None:
         start = Barrier(6)
