@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.retraining import ModelRegistry, RegistryError
+from prefect_gpu.retraining import ModelRegistry, RegistryError, history_page
 from prefect_gpu.retraining.places import find_place
 from tests.radosgw import BUCKET, S3Server
 from tests.retraining.registry_suite import RegistrySuite
@@ -64,6 +64,12 @@ class TestFolder(RegistrySuite):
         (Path(str(models.place)) / "versions" / "0002.json").unlink()
         new = models.register(model, data_version="c")
         assert new.name == "v0003" and models.judgement(new) is None
+
+    def test_a_reason_of_several_lines_stays_in_its_column(self, models: ModelRegistry, model: Path) -> None:
+        one = models.register(model, data_version="a")
+        models.promote(one, "p50 | p99 are better\n\nsee the wiki", instead_of=None)
+        last = history_page(models.decisions()).splitlines()[-1]
+        assert last.startswith("| ") and last.endswith("| v0001 | p50 \\| p99 are better see the wiki |")
 
     def test_a_damaged_record_and_a_folder_that_is_none_are_named(self, models: ModelRegistry, model: Path) -> None:
         models.register(model, data_version="a")
