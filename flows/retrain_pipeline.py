@@ -215,8 +215,10 @@ def retrain_pipeline(
         Whether a challenger was ``promoted``, the ``reason``, the ``challenger``, and the ``champion`` in use.
 
     Raises:
-        ValueError: There are no data.
+        ValueError: There are no data, or ``recent`` is below 1.
     """
+    if recent < 1:  # said now, and not when the training is over
+        raise ValueError(f"recent={recent}: the models are compared on the newest batches: give 1 or more.")
     models, files = ModelRegistry(registry), DataFiles(data, BATCHES)
     if deliver:
         scan(data, seed)

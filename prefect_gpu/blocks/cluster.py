@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -157,6 +158,7 @@ class GpuCluster(StrictBlock):
     def _valid_node_url(cls, value: str | None) -> str | None:
         if value is None:
             return None
+        _without_password("node_url", value)
         try:
             filled = value.format(address="192.0.2.1", name="node")
         except (KeyError, IndexError, ValueError):
@@ -221,14 +223,19 @@ def is_content(text: str) -> bool:
 def _endpoint(field: str, value: str | None) -> str | None:
     if value is None:
         return None
+    _without_password(field, value)
     parts = urlsplit(value)
-    if parts.password:
-        raise ValueError(
-            f"{field}: a password does not belong there; Engines are reached with certificates or ssh keys"
-        )
     if parts.scheme not in _SCHEMES or not (parts.path if parts.scheme == "unix" else parts.hostname):
         raise ValueError(
             f"{field}={value!r} is no address of an Engine: unix:///var/run/docker.sock, tcp://host:2376 or "
             "ssh://user@host"
         )
     return value
+
+
+def _without_password(field: str, value: str) -> None:
+    """Complain of a password, also in what is no address: the error about that would show it."""
+    if re.search(r":(?!//)[^@]*@", value):
+        raise ValueError(
+            f"{field}: a password does not belong there; Engines are reached with certificates or ssh keys"
+        )

@@ -6,7 +6,7 @@ from pydantic import Field, HttpUrl, SecretStr, model_validator
 
 from prefect_gpu.blocks.base import StrictBlock, plain
 from prefect_gpu.links import LOGO_OF_FILES
-from prefect_gpu.training.checkpoints.location import S3Location
+from prefect_gpu.training.checkpoints.location import S3Location, without_credentials
 
 
 class CheckpointStorage(StrictBlock):
@@ -49,8 +49,9 @@ class CheckpointStorage(StrictBlock):
     @model_validator(mode="after")
     def _one_place(self) -> CheckpointStorage:
         if bool(self.folder) == bool(self.bucket):
+            bucket = self.bucket and without_credentials(self.bucket)
             raise ValueError(
-                f"folder={self.folder!r} and bucket={self.bucket!r}: give either the path of a folder, or an S3 bucket"
+                f"folder={self.folder!r} and bucket={bucket!r}: give either the path of a folder, or an S3 bucket"
             )
         if self.folder:
             of_s3 = ("prefix", "endpoint_url", "region", "access_key_id", "secret_access_key", "session_token")
@@ -63,11 +64,12 @@ class CheckpointStorage(StrictBlock):
         if plain(self.session_token) and not plain(self.access_key_id):
             raise ValueError("session_token is set and access_key_id is not: a token belongs to an access key")
         if self.bucket and ("/" in self.bucket or ":" in self.bucket or "@" in self.bucket):
-            raise ValueError(f"bucket={self.bucket!r}: give the bucket's name alone, and the rest as prefix")
-        if self.endpoint_url and not self.endpoint_url.startswith(("http://", "https://")):
-            raise ValueError(f"endpoint_url={self.endpoint_url!r}: it begins with http:// or https://")
+            shown = without_credentials(self.bucket)
+            raise ValueError(f"bucket={shown!r}: give the bucket's name alone, and the rest as prefix")
         if self.endpoint_url and "@" in self.endpoint_url:
             raise ValueError("endpoint_url has an @ in it: credentials belong in access_key_id and secret_access_key")
+        if self.endpoint_url and not self.endpoint_url.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint_url={self.endpoint_url!r}: it begins with http:// or https://")
         return self
 
     @property

@@ -19,7 +19,7 @@ _FILES = re.compile(r"^files/[0-9a-f]+\.zip$")
 
 def bundles_left(folder: Path, days: float) -> Iterator[Leftover]:
     """The bundles in a folder. Files that several share go with the last of them; those of none, after so many days."""
-    bundles = {path: _read(path) for path in folder.glob("*-*") if is_run_id(path.name)}
+    bundles = {path: _read(path) for path in _bundles(folder)}
     beside = {path: _beside(folder, bundle) for path, bundle in bundles.items()}
     users = Counter(beside.values())
 
@@ -27,7 +27,10 @@ def bundles_left(folder: Path, days: float) -> Iterator[Leftover]:
         path.unlink(missing_ok=True)
         files = beside[path]
         users[files] -= 1
-        if files is not None and not users[files]:
+        if files is None or users[files]:
+            return
+        # Whoever submits puts the bundle there first, and its files beside it then: both may be new by now.
+        if not any(_beside(folder, _read(one)) == files for one in _bundles(folder) if one not in bundles):
             files.unlink(missing_ok=True)
 
     for path, bundle in bundles.items():
@@ -40,6 +43,10 @@ def bundles_left(folder: Path, days: float) -> Iterator[Leftover]:
         changed_at = _changed_at(path)
         if path not in users and changed_at is not None and changed_at < since:
             path.unlink(missing_ok=True)
+
+
+def _bundles(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob("*-*") if is_run_id(path.name))
 
 
 def _changed_at(path: Path) -> float | None:

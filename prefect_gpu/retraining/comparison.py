@@ -105,6 +105,8 @@ def compare(
         >>> outcome.better, round(outcome.gain, 3)
         (True, 0.4)
     """
+    import numpy as np
+
     new, old = _losses(challenger, "challenger"), _losses(champion, "champion")
     if len(new) != len(old):
         raise ValueError(f"challenger has {len(new)} losses and champion has {len(old)}: one of each for each example.")
@@ -116,6 +118,8 @@ def compare(
         raise ValueError(f"min_gain={min_gain!r} must be 0 or more, in units of the loss.")
 
     difference = old - new
+    if _all_alike(difference) and np.isclose(difference[0], min_gain, rtol=1e-9, atol=0.0):
+        difference = np.full(len(new), min_gain)  # rounding must not say that it is more
     p_value, low, high = (_by_t_test if len(new) > _MANY else _by_resampling)(difference, level, min_gain, seed)
     return Comparison(float(new.mean()), float(old.mean()), low, high, p_value, level, min_gain, len(new), loss)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prefect_gpu.retraining.comparison import Comparison, compare
-from prefect_gpu.retraining.page import decision_page
+from prefect_gpu.retraining.page import decision_page, history_page
 from prefect_gpu.retraining.registry import ModelRegistry
 from prefect_gpu.retraining.versions import Decision, Superseded, Version
 
@@ -16,7 +16,7 @@ class Contest(NamedTuple):
     """How it ended.
 
     Attributes:
-        comparison: The test behind the decision; None: there was no champion.
+        comparison: The test behind the decision; None: there was no champion, or the challenger was it already.
         page: Markdown about it, for an artifact of Prefect's.
     """
 
@@ -38,7 +38,8 @@ def contest(
 ) -> Contest:
     """Promote the challenger if it is better than the champion beyond chance; else keep the champion.
 
-    If another decision comes first, it is compared with the new champion. The first challenger becomes the champion.
+    If another decision comes first, it is compared with the new champion. The first challenger becomes the champion. If
+    it is the champion already, nothing is decided: the decision that made it the champion stands.
 
     Args:
         load: Makes a model of its file.
@@ -53,6 +54,9 @@ def contest(
     new = losses(models.load(challenger, load))
     while True:
         champion = models.champion()
+        if champion is not None and champion.number == challenger.number:  # another run has judged it meanwhile
+            decision = next(one for one in reversed(models.decisions()) if one.version == challenger.name)
+            return Contest(decision, None, history_page([decision]))
         if champion is None:
             found, reason, facts = None, "There was no model yet, to be compared with.", {}
         else:

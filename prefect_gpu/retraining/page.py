@@ -60,8 +60,13 @@ def history_page(decisions: Sequence[Decision]) -> str:
     """Who is the champion, and what was decided about models before; the newest first."""
     newest = decisions[-1]
     lines = [
-        f"| {one.at.replace('T', ' ')} | {one.version} was {_PAST[one.action]} | {one.champion} | {one.reason} |"
+        f"| {one.at.replace('T', ' ')} | {one.version} was {_PAST[one.action]} | {one.champion} | {_cell(one.reason)} |"
         for one in reversed(decisions)
     ]
     table = ["| when | what | champion since | why |", "|---|---|---|---|", *lines]
     return "\n".join([f"# {newest.champion} is the champion", "", newest.reason, "", *table])
+
+
+def _cell(text: str) -> str:
+    """A text that people wrote, as it stands in a table: on one line, and within its column."""
+    return " ".join(text.split()).replace("|", "\\|")

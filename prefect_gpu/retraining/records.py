@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prefect_gpu.retraining.places import Place
+from prefect_gpu.storage.row import storable
 from prefect_gpu.training.checkpoints.location import S3Location
 
 _NAME = re.compile(r"(\d{4,})\.json")
@@ -165,6 +166,16 @@ class S3Records:
             yield
         except (BotoCoreError, ClientError) as error:
             raise RegistryError(out_of_reach(f"The registry at {self._location} is", error)) from error
+
+
+def plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of it: a NumPy number is a number, and what JSON does not know is its text.
+
+    Example:
+        >>> plain({"folder": Path("models"), "shape": (8, 4)})
+        {'folder': 'models', 'shape': [8, 4]}
+    """
+    return dict(json.loads(json.dumps(content, default=storable)))
 
 
 def _name(number: int) -> str:

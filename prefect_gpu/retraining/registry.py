@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prefect_gpu.retraining.places import Place, find_place
-from prefect_gpu.retraining.records import Records, RegistryError, open_records
+from prefect_gpu.retraining.records import Records, RegistryError, open_records, plain
 from prefect_gpu.retraining.versions import (
     Action,
     AlreadyRegistered,
@@ -78,6 +78,7 @@ class ModelRegistry:
         """
         if not again and (found := self.of_data(data_version)):
             raise AlreadyRegistered(found)
+        about = plain(about)  # before anything is copied
         place = f"models/{secrets.token_hex(8)}"
         store = self.place.below(place).store()
         copy = shutil.copytree if model.is_dir() else shutil.copyfile
@@ -91,12 +92,14 @@ class ModelRegistry:
             "place": place,
             "created_at": _now(),
         }
+        # Decisions go by name: a version that was judged and deleted must not have its name given to another one.
+        judged = [int(found[1]) for one in self.decisions() if (found := re.fullmatch(r"v(\d+)", one.version))]
         for _ in range(_TRIES):
             known = self.versions()
             if not again and (found := _of_data(known, data_version)):  # another process was faster
                 store.remove()
                 raise AlreadyRegistered(found)
-            number = known[-1].number + 1 if known else 1
+            number = max([one.number for one in known] + judged, default=0) + 1
             version = Version(number=number, data_version=data_version, **facts, **about)
             if self._versions.add(number, asdict(version)):
                 return version
@@ -148,9 +151,21 @@ class ModelRegistry:
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def champion(self) -> Version | None:
-        """The version in use, or None if none was promoted yet."""
+        """The version in use, or None if none was promoted yet.
+
+        Raises:
+            RegistryError: Its record is gone.
+        """
         newest = self._newest()
-        return self.version(newest.champion) if newest and newest.champion else None
+        if newest is None or not newest.champion:
+            return None
+        try:
+            return self.version(newest.champion)
+        except RegistryError as error:
+            raise RegistryError(
+                f"The champion cannot be read: {error} Bring its record back from a backup, or roll back to another "
+                "version."
+            ) from error
 
     def decisions(self) -> list[Decision]:
         """All of them, from old to new."""
@@ -171,7 +186,7 @@ class ModelRegistry:
         Raises:
             Superseded: That is not the champion any more. Nothing was decided.
         """
-        return self._decide("promoted", version, version.name, reason, instead_of, about)
+        return self._decide("promoted", version, version.name, reason, instead_of.name if instead_of else "", about)
 
     def keep(self, version: Version, reason: str, *, champion: Version, **about: Any) -> Decision:
         """Write down that a version was judged, and the champion stays. The arguments are as of :meth:`promote`.
@@ -179,7 +194,7 @@ class ModelRegistry:
         Raises:
             Superseded: That is not the champion any more. Nothing was decided.
         """
-        return self._decide("kept", version, champion.name, reason, champion, about)
+        return self._decide("kept", version, champion.name, reason, champion.name, about)
 
     def roll_back(self, to: str | None = None, reason: str = "", **about: Any) -> Decision:
         """Make an earlier version the champion again.
@@ -193,20 +208,18 @@ class ModelRegistry:
         """
         decisions = self.decisions()
         line = _line_of_champions(decisions)
-        current = self.version(line[-1]) if line else None
+        current = line[-1] if line else ""  # its record may be gone: whoever rolls back does not need it
         if to is None and len(line) < 2:
             raise RegistryError(f"The registry {self.place} has no champion before this one: name a version.")
         target = self.version(line[-2] if to is None else to)
-        if current is not None and target.number == current.number:
+        if target.name == current:
             raise RegistryError(f"version={target.name!r} is the champion already: name another one.")
         self.load(target, Path.exists)  # whoever rolls back is in a hurry: what is damaged is found now
         return self._decide("rolled back", target, target.name, reason or "No reason was given.", current, about)
 
     def _decide(
-        self, action: Action, version: Version, champion: str, reason: str, before: Version | None,
-        about: Mapping[str, Any],
-    ) -> Decision:  # fmt: skip
-        expected = before.name if before else ""
+        self, action: Action, version: Version, champion: str, reason: str, expected: str, about: Mapping[str, Any]
+    ) -> Decision:
         for _ in range(_TRIES):
             newest = self._newest()
             if (newest.champion if newest else "") != expected:
@@ -214,7 +227,7 @@ class ModelRegistry:
                     f"{newest.champion if newest else 'nobody'} is the champion by now, and not {expected or 'nobody'}."
                 )
             number = newest.number + 1 if newest else 1
-            decision = Decision(number, action, version.name, champion, reason, _now(), **about)
+            decision = Decision(number, action, version.name, champion, reason, _now(), **plain(about))
             if self._decisions.add(number, asdict(decision)):
                 return decision
         raise RegistryError(f"{_TRIES} others decided about {self.place} meanwhile: try again.")

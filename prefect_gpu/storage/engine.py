@@ -30,6 +30,10 @@ _AS_THESE = (
     "Write it like one of these: `export PREFECT_INTEGRATIONS_GPU_HISTORY_URL=sqlite:///$HOME/history.db`, "
     "`export PREFECT_INTEGRATIONS_GPU_HISTORY_URL=postgresql://user:password@host/database`."
 )
+_ANEW = (
+    "Its tables were removed or replaced while it was in use. Start what uses it anew, which creates or migrates them: "
+    "`prefect worker start --pool NAME`."
+)
 _LONGEST_REFUSAL = 300  # characters: some databases repeat the value
 
 # Prefect's own URLs name asynchronous drivers, and hosting services write "postgres://": take what people paste.
@@ -164,6 +168,8 @@ def _remedy(url: str, said: str) -> str:
             return f"It is damaged or is no history: move it away: `mv {quote(str(path))} {quote(f'{path}.damaged')}`."
         if "locked" in said or "busy" in said:
             return f"Another program has locked it. See which one has the file open: `fuser -v {quote(str(path))}`."
+        if "no such table" in said or "no such column" in said or "has no column" in said:
+            return _ANEW
         if "full" in said:
             return f"Make room on its disk: `df -h {quote(str(path.parent))}` shows how full it is."
         return (
@@ -178,11 +184,20 @@ def _remedy(url: str, said: str) -> str:
             "Let the owner of its tables start a worker once, which migrates them, or make this user their owner. "
             f"`psql -c '\\dt' {place}` shows who that is."
         )
+    if "no space left" in said or "disk full" in said:
+        return f"Make room on the disk of the PostgreSQL server: `psql -c 'SHOW data_directory' {place}` says which."
+    if "read-only transaction" in said:
+        return "That server takes no changes: it is a standby, or was made read-only. Name the primary in history_url."
+    if "does not exist" in said and ("relation " in said or "column " in said):
+        return _ANEW
     if "does not exist" in said:
         database = quote(make_url(url).database or "prefect_gpu")
         return f"Create that database on the server (`createdb {database}`), or correct its name in history_url."
     if "permission denied" in said:
         user = make_url(url).username or "USER"
+        if "for table" in said or "for relation" in said:
+            grant = f'GRANT ALL ON ALL TABLES IN SCHEMA public TO "{user}"'
+            return f"Let the user read and write its tables: `psql -c {quote(grant)}` as their owner."
         return (
             f"Let the user create tables there: `psql -c 'GRANT CREATE ON SCHEMA public TO \"{user}\"'` as its owner."
         )

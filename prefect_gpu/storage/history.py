@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, func, select, tuple_
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
 from prefect_gpu.storage.engine import (
     HistoryError,
@@ -284,6 +284,8 @@ class History:
             raise refused(self._url, error) from error
         except DataError as error:
             raise refused(self._url, error) from error
+        except StatementError as error:
+            raise (refused if _is_of_another_kind(error) else explain)(self._url, error) from error
         except (SQLAlchemyError, OSError, UnicodeError) as error:
             raise explain(self._url, error) from error
 
@@ -311,6 +313,14 @@ def _free_attempt(connection: Connection, row: HistoryRow) -> int | None:
 def _is_duplicate(error: IntegrityError) -> bool:
     # PostgreSQL has a code for it; SQLite has words. NOT NULL violations are integrity errors too, but bugs.
     return getattr(error.orig, "sqlstate", None) == "23505" or "UNIQUE constraint failed" in str(error.orig)
+
+
+def _is_of_another_kind(error: StatementError) -> bool:
+    """Whether a value is no text, no number ... where the column has one. The database is then not even asked."""
+    if not isinstance(error, DBAPIError):
+        return True
+    said = str(error.orig)
+    return "Error binding parameter" in said or "cannot adapt" in said or getattr(error.orig, "sqlstate", "") == "42804"
 
 
 def _conditions(flow_name: str | None, outcome: str | None, since: float | None) -> Iterator[ColumnElement[bool]]:

@@ -79,7 +79,7 @@ class Spool:
                 row = _read(path)
             except FileNotFoundError:  # another worker was faster
                 continue
-            except (OSError, ValueError, TypeError, KeyError) as error:
+            except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
                 self._set_aside(path, f"cannot be read: {error!r}")
                 continue
             try:
@@ -119,7 +119,7 @@ class Spool:
 
 
 def _read(path: Path) -> Row:
-    columns: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    columns: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     return _KINDS[columns.pop("kind")].from_columns(columns)
 
 

@@ -45,6 +45,20 @@ def test_a_prefix_stays_what_it_is_on_its_way_to_a_run(prefix: str) -> None:
     assert parse_location("s3://b/team=vision/my runs") == S3Location("b", "team=vision/my runs"), "as people write it"
 
 
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (f"s3://me:{SECRET}@b", "checkpoints='s3://***@b': the form is s3://bucket/prefix"),
+        (f"s4://me:{SECRET}@b", "checkpoints='s4://***@b': s4:// is not known"),
+        (f"s3://b?secret_access_key={SECRET}", "checkpoints='s3://b': secret_access_key is not known"),
+    ],
+)
+def test_an_address_that_is_none_is_explained_without_what_is_secret_in_it(text: str, said: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse_location(text)
+    assert said in str(raised.value) and SECRET not in str(raised.value)
+
+
 def test_a_folder_needs_nothing_else() -> None:
     block = CheckpointStorage(folder="/mnt/checkpoints")
     assert (block.location, block.environment) == ("/mnt/checkpoints", {})
@@ -61,6 +75,10 @@ def test_a_folder_needs_nothing_else() -> None:
         ({"bucket": "b", "access_key_id": SECRET}, "access_key_id is set and secret_access_key is not"),
         ({"bucket": "b", "session_token": SECRET}, "session_token is set and access_key_id is not"),
         ({"bucket": "b/c"}, "bucket='b/c': give the bucket's name alone"),
+        ({"bucket": f"me:{SECRET}@b"}, "bucket='***@b': give the bucket's name alone"),
+        ({"bucket": f"s3://me:{SECRET}@b"}, "bucket='s3://***@b': give the bucket's name alone"),
+        ({"bucket": f"me:{SECRET}@b", "folder": "/x"}, "folder='/x' and bucket='***@b': give either"),
+        ({"bucket": "b", "endpoint_url": f"me:{SECRET}@s3.example"}, "credentials belong in access_key_id"),
         ({"bucket": "b", "endpoint_url": "s3.example"}, "endpoint_url='s3.example': it begins with http"),
         ({"bucket": "b", "endpoint_url": f"https://me:{SECRET}@s3.example"}, "credentials belong in access_key_id"),
         ({"bucket": "b", "secret_acces_key": SECRET}, "secret_acces_key is no field of checkpoint-storage"),
@@ -95,6 +113,8 @@ def test_a_cluster_states_its_nodes_as_labels() -> None:
         ({"driver": "kubernetes"}, "driver='kubernetes': input should be 'docker' or 'swarm'"),
         ({"endpoint": "10.0.0.1:2376"}, "endpoint='10.0.0.1:2376' is no address of an Engine"),
         ({"endpoint": f"ssh://me:{SECRET}@host"}, "endpoint: a password does not belong there"),
+        ({"endpoint": f"me:{SECRET}@host"}, "endpoint: a password does not belong there"),
+        ({"node_url": f"tcp://me:{SECRET}@host:2376"}, "node_url: a password does not belong there"),
         ({"node_url": "tcp://host:2376"}, "it needs {address} or {name} in it"),
         ({"node_url": "tcp://{host}:2376"}, "it needs {address} or {name} in it"),
         ({"certificate": "/c.pem"}, "certificate is set and key is not"),

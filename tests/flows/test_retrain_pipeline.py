@@ -80,6 +80,14 @@ def test_without_data_the_remedy_is_named(settings: dict[str, Any]) -> None:
         pipeline.retrain_pipeline.fn(**settings)
 
 
+@pytest.mark.parametrize("recent", [0, -1])
+def test_no_batch_to_compare_on_is_refused_before_the_training(settings: dict[str, Any], recent: int) -> None:
+    """As the end of a list, -0 would be all of them, and -(-1) all but the oldest."""
+    with pytest.raises(ValueError, match=f"recent={recent}: .* give 1 or more"):
+        pipeline.retrain_pipeline.fn(**settings, recent=recent, deliver=True, epochs=1)
+    assert names(settings["data"]) == [] and ModelRegistry(settings["registry"]).versions() == []
+
+
 def test_the_watcher_announces_data_that_no_model_was_trained_on(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import numpy as np
 import pytest
 
-from prefect_gpu.retraining import AlreadyRegistered, DataFiles, ModelRegistry, RegistryError, Superseded, Version
+from prefect_gpu.retraining import (
+    AlreadyRegistered,
+    DataFiles,
+    ModelRegistry,
+    RegistryError,
+    Superseded,
+    Version,
+    contest,
+)
 
 
 class RegistrySuite:
@@ -36,6 +45,14 @@ class RegistrySuite:
         assert models.load(made, Path.read_text) == "weights"
         with pytest.raises(RegistryError, match=r"version='v9' is not in the registry .* there: v0001, v0002"):
             models.version("v9")
+
+    def test_numbers_of_numpy_and_what_json_does_not_know_are_kept(self, models: ModelRegistry, model: Path) -> None:
+        about = {"metrics": {"loss": np.float32(0.5)}, "parameters": {"folder": Path("data"), "layers": np.int64(3)}}
+        made = models.register(model, data_version="a", **about)
+        assert models.version("v0001") == made
+        assert (made.metrics, made.parameters) == ({"loss": 0.5}, {"folder": "data", "layers": 3})
+        models.promote(made, "the first", instead_of=None, facts={"gain": np.float32(0.25), "sure": np.bool_(True)})
+        assert models.decisions()[0].facts == {"gain": 0.25, "sure": True}
 
     def test_a_folder_is_a_model_too(self, models: ModelRegistry, tmp_path: Path) -> None:
         (tmp_path / "model" / "layers").mkdir(parents=True)
@@ -82,6 +99,23 @@ class RegistrySuite:
         with pytest.raises(Superseded):
             models.keep(three, "worse", champion=one)
         assert models.champion() == two and len(models.decisions()) == 2
+
+    def test_a_challenger_that_another_run_has_made_the_champion_meanwhile_is_not_judged_again(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        """Two runs may be about the same data: one that the event has started, and one of the schedule."""
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+
+        def losses(_: str) -> list[float]:
+            if models.champion() == one:
+                models.promote(two, "better", instead_of=one)
+            return [0.0, 1.0]
+
+        found = contest(models, two, load=Path.read_text, losses=losses)
+        assert found.decision == models.decisions()[-1] == models.judgement(two)
+        assert found.decision.action == "promoted" and found.comparison is None
+        assert "# v0002 is the champion" in found.page
 
     def test_of_all_who_come_at_the_same_time_none_is_lost(self, place: str, model: Path) -> None:
         start = Barrier(6)

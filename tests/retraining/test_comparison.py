@@ -50,6 +50,13 @@ def test_a_gain_has_to_be_more_than_the_least_that_is_asked_for(examples: int) -
     assert not compare(champion - 0.3, champion, min_gain=0.3).better
 
 
+@pytest.mark.parametrize("examples", [36, 2500])
+@pytest.mark.parametrize("asked", [0.07, 0.08, 0.33, 0.62])
+def test_exactly_the_least_gain_is_not_more_than_it_whatever_rounding_says(asked: float, examples: int) -> None:
+    champion = np.random.default_rng(7).gamma(1.0, size=examples)
+    assert not any(compare(champion + more - asked, champion + more, min_gain=asked).better for more in range(4))
+
+
 def test_a_challenger_that_is_no_better_wins_as_often_as_the_level_says() -> None:
     chance = np.random.default_rng(4)
     wins = sum(compare(chance.gamma(1.0, size=40), chance.gamma(1.0, size=40), level=0.1).better for _ in range(200))

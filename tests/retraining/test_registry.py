@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.retraining import ModelRegistry, RegistryError
+from prefect_gpu.retraining import ModelRegistry, RegistryError, history_page
 from prefect_gpu.retraining.places import find_place
 from tests.radosgw import BUCKET, S3Server
 from tests.retraining.registry_suite import RegistrySuite
@@ -45,6 +45,31 @@ class TestFolder(RegistrySuite):
         record = Path(str(models.place)) / "versions" / "0001.json"
         record.write_text(record.read_text().replace("{", '{"new": 1,', 1))
         assert models.version("v0001") == made
+
+    def test_a_champion_whose_record_is_gone_is_named_and_rolled_back_from(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+        models.promote(two, "better", instead_of=one)
+        (Path(str(models.place)) / "versions" / "0002.json").unlink()
+        with pytest.raises(RegistryError, match=r"The champion cannot be read: version='v0002' .* or roll back"):
+            models.champion()
+        assert models.roll_back().champion == "v0001" and models.champion() == one
+
+    def test_no_model_gets_the_name_of_a_champion_that_was_deleted(self, models: ModelRegistry, model: Path) -> None:
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+        models.promote(two, "better", instead_of=one)
+        (Path(str(models.place)) / "versions" / "0002.json").unlink()
+        new = models.register(model, data_version="c")
+        assert new.name == "v0003" and models.judgement(new) is None
+
+    def test_a_reason_of_several_lines_stays_in_its_column(self, models: ModelRegistry, model: Path) -> None:
+        one = models.register(model, data_version="a")
+        models.promote(one, "p50 | p99 are better\n\nsee the wiki", instead_of=None)
+        last = history_page(models.decisions()).splitlines()[-1]
+        assert last.startswith("| ") and last.endswith("| v0001 | p50 \\| p99 are better see the wiki |")
 
     def test_a_damaged_record_and_a_folder_that_is_none_are_named(self, models: ModelRegistry, model: Path) -> None:
         models.register(model, data_version="a")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.storage.engine import masked, parse_url, sqlite_path
+from prefect_gpu.storage.engine import explain, masked, parse_url, sqlite_path
 from prefect_gpu.storage.history import History, HistoryError, HistoryRow
 from prefect_gpu.storage.schema import runs_table
 from tests.postgres import PostgresServer
@@ -31,6 +31,33 @@ def test_something_else_than_a_database(tmp_path: Path) -> None:
     assert "not a database" in said
     assert "move it away" in said
     assert path.read_text().startswith("These are my notes")
+
+
+def test_a_file_that_was_removed_while_it_was_in_use(tmp_path: Path) -> None:
+    with History(f"sqlite:///{tmp_path / 'history.db'}") as history:
+        history.close()  # as its connections are renewed
+        for path in tmp_path.iterdir():
+            path.unlink()
+        with pytest.raises(HistoryError, match=r"no such table.* Start what uses it anew, which creates"):
+            history.record(ROW)
+    with History(f"sqlite:///{tmp_path / 'history.db'}") as history:
+        assert history.record(ROW)
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ('could not extend file "base/1/2": No space left on device', "Make room on the disk of the PostgreSQL server"),
+        ("cannot execute INSERT in a read-only transaction", "Name the primary in history_url"),
+        ('relation "prefect_gpu_runs" does not exist', "Start what uses it anew"),
+        ('column "launch" of relation "prefect_gpu_runs" does not exist', "Start what uses it anew"),
+        ("permission denied for table prefect_gpu_runs", "'GRANT ALL ON ALL TABLES IN SCHEMA public TO \"me\"'"),
+        ("permission denied for schema public", "'GRANT CREATE ON SCHEMA public TO \"me\"'"),
+        ('database "runs" does not exist', "Create that database on the server (`createdb runs`)"),
+    ],
+)
+def test_what_postgresql_says_has_its_remedy(said: str, remedy: str) -> None:
+    assert remedy in str(explain("postgresql://me:geheim@db/runs", RuntimeError(said)))
 
 
 def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:

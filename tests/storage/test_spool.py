@@ -115,6 +115,32 @@ def test_a_row_that_is_refused_and_a_torn_file_are_set_aside_and_keep_nobody_wai
         assert history.count() == 3
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "7",
+        '{"kind": "run", "parameters": ' + "[" * 20_000 + "]" * 20_000 + "}",
+        '{"kind": "run", "run_id": "a", "flow_name": {"name": "f"}, "outcome": "completed", "ended_at": 1.0}',
+        '{"kind": "run", "run_id": "a", "flow_name": "f", "outcome": "completed", "ended_at": "noon"}',
+        '{"kind": "run", "run_id": "a", "flow_name": "f", "outcome": "completed", "ended_at": 1.0, "granted_at": [1]}',
+    ],
+    ids=["nothing", "a number", "nested without end", "no text", "no number", "a list"],
+)
+def test_a_file_that_holds_something_else_than_a_row_keeps_nobody_waiting(
+    history_url: str, tmp_path: Path, text: str
+) -> None:
+    """A newer version may keep a value of another kind under the same name."""
+    folder = tmp_path / "spool"
+    spool = Spool(folder)
+    spool.put(row("run-1"))
+    (folder / "0.json").write_text(text)
+    with History(history_url) as history:
+        assert spool.write_to(history) == 1
+        assert [one.run_id for one in history.rows()] == ["run-1"]
+    assert names(folder) == ["0.json.refused"]
+
+
 def test_rows_that_a_newer_version_has_kept_are_written_with_what_is_known(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.put(GANG)

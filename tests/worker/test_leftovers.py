@@ -131,6 +131,27 @@ async def test_bundles_go_with_the_last_run_that_needs_their_files(tmp_path: Pat
     assert another.exists() and foreign.exists()
 
 
+def test_files_that_a_run_needs_that_was_submitted_meanwhile_stay(tmp_path: Path) -> None:
+    """The cleaner asks Prefect of each run before it removes what that has left, which takes its time."""
+    shared = tmp_path / "files" / "0a.zip"
+    shared.parent.mkdir()
+    shared.write_text("content")
+
+    def submit(run_id: str) -> Path:
+        bundle = tmp_path / run_id
+        bundle.write_text(json.dumps({"flow_run": {"id": run_id}, "files_key": "files/0a.zip"}))
+        return bundle
+
+    old = submit(str(uuid4()))
+    (left,) = bundles_left(tmp_path, days=1)
+    new = submit(str(uuid4()))
+    left.remove()
+    assert not old.exists() and new.exists() and shared.exists()
+    (left,) = bundles_left(tmp_path, days=1)
+    left.remove()
+    assert not new.exists() and not shared.exists()
+
+
 async def test_of_runs_that_prefect_does_not_have_only_those_of_the_same_pool_are_believed_to_be_over(
     tmp_path: Path,
 ) -> None:

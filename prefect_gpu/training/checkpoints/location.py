@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
@@ -45,16 +46,30 @@ def parse_location(text: str) -> S3Location | Path:
     if parts.scheme in ("", "file"):
         return Path(parts.path if parts.scheme else text)
     if parts.scheme != "s3":
-        raise ValueError(f"checkpoints={text!r}: {parts.scheme}:// is not known; give a folder, or s3://bucket/prefix")
+        raise ValueError(
+            f"checkpoints={without_credentials(text)!r}: {parts.scheme}:// is not known; give a folder, or "
+            "s3://bucket/prefix"
+        )
     if not parts.netloc or "@" in parts.netloc:
         raise ValueError(
-            f"checkpoints={text!r}: the form is s3://bucket/prefix. Credentials do not belong here: give them as "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a block."
+            f"checkpoints={without_credentials(text)!r}: the form is s3://bucket/prefix. Credentials do not belong "
+            "here: give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a block."
         )
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := sorted(set(options) - set(_OPTIONS)):
-        raise ValueError(f"checkpoints={text!r}: {unknown[0]} is not known; there are {' and '.join(_OPTIONS)}")
+        place = text.partition("?")[0]  # what is no option may be a secret's
+        raise ValueError(f"checkpoints={place!r}: {unknown[0]} is not known; there are {' and '.join(_OPTIONS)}")
     return S3Location(parts.netloc, unquote(parts.path).strip("/"), **options)
+
+
+def without_credentials(text: str) -> str:
+    """An address as an error shows it: without what stands before an @.
+
+    Example:
+        >>> without_credentials("s3://me:secret@bucket/prefix")
+        's3://***@bucket/prefix'
+    """
+    return re.sub(r"^([a-z0-9+.-]*://)?.*@", r"\1***@", text, flags=re.DOTALL | re.IGNORECASE)
 
 
 def part_of(location: str, name: str) -> str:
