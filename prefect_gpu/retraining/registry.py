@@ -93,7 +93,7 @@ class ModelRegistry:
             "created_at": _now(),
         }
         # Decisions go by name: a version that was judged and deleted must not have its name given to another one.
-        judged = [int(found[1]) for one in self.decisions() if (found := re.fullmatch(r"v(\d+)", one.version))]
+        judged = [int(name[1]) for one in self.decisions() if (name := re.fullmatch(r"v(\d+)", one.version))]
         for _ in range(_TRIES):
             known = self.versions()
             if not again and (found := _of_data(known, data_version)):  # another process was faster
