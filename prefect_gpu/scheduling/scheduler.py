@@ -129,6 +129,7 @@ class Scheduler:
                 reaction.settle(decision)
         if changed:
             self.state.queue_of_waiting.wake(self.state, now)
+            decision.look_afresh()
             any(action.act(decision) for action in self.profile.allocation)  # up to one that decides about all jobs
             for reaction in self.profile.reactions:
                 reaction.after(decision)
