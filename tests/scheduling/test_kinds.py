@@ -197,3 +197,11 @@ def test_a_job_does_not_wait_for_a_kind_that_has_not_enough_devices_on_one_node(
     made = scheduler(node(*half, name="a"), node(*half, name="b"), node(*["T4"] * 4, name="c"))
     known = Estimate(service_s=60.0, kind="A100", by_kind=GAINS)
     assert submit(made, "a", Request(4), known) == ("c0", "c1", "c2", "c3")
+
+
+def test_a_job_that_shares_joins_nobody_on_a_device_that_it_does_not_want() -> None:
+    made = scheduler(node("T4", "A100"))
+    shares = Request(gpu_memory_bytes=4 << 30, exclusive=False)
+    assert submit(made, "a", replace(shares, wants=Wants(kinds=("T4",)))) == ("n0",)
+    assert submit(made, "b", wanting(kinds=("A100",))) == ("n1",)
+    assert isinstance(submit(made, "c", replace(shares, wants=Wants(kinds=("A100",)))), Hold)
