@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
 from prefect_gpu.scheduling.promises.reach import Reach
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
-from tests.scheduling.world import World, node
+from tests.scheduling.world import GIB, World, node
 from tests.support import examples
 
 STOPS = Abilities(Preemption.GRACEFUL)
@@ -247,3 +249,24 @@ def test_what_is_said_of_a_promise_is_what_came_of_the_last_ones() -> None:
         always.came_true(True)
         rarely.remembered(100.0, 50.0, kept=number % 2 == 0)
     assert always.probability == 0.99 and 0.5 <= rarely.probability <= 0.55
+
+
+def test_a_device_that_several_share_is_taken_once() -> None:
+    world = pool(8, 8)
+    world.submit("x")
+    part = Request(gpu_memory_bytes=2 * GIB, exclusive=False)
+    world.submit("a", "b", request=part, estimate=exactly(1000.0))
+    assert world.places["a"] == world.places["b"] == "n1"
+    world.end("x")
+    [promised, *_] = world.submit("c", request=by(1200.0), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and world.places["c"] == "n0"
+
+
+def test_a_device_out_of_service_takes_nothing_from_those_that_are_left() -> None:
+    world = pool(8, 8)
+    world.submit("a", estimate=exactly(1000.0))
+    assert world.places == {"a": "n0"}
+    there = node("n", 8, 8)
+    world.handle(ev.NodesChanged((replace(there, devices=there.devices[1:]),)))
+    [promised, *_] = world.submit("b", request=by(1200.0), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and world.places["b"] == "n1"
