@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Instruction, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
 from prefect_gpu.scheduling.promises.reach import Reach
 from prefect_gpu.simulation.model import JobModel
@@ -270,3 +271,15 @@ def test_a_device_out_of_service_takes_nothing_from_those_that_are_left() -> Non
     world.handle(ev.NodesChanged((replace(there, devices=there.devices[1:]),)))
     [promised, *_] = world.submit("b", request=by(1200.0), estimate=exactly(100.0))
     assert isinstance(promised, Promise) and world.places["b"] == "n1"
+
+
+def test_a_promise_does_not_let_an_owner_exceed_its_limit() -> None:
+    world = pool(8, 8)
+    world.limit(shares=Shares(3600.0, (Share("ada", limit=1),)))
+    world.submit("a", request=Request(owner="ada"), estimate=exactly(50.0))
+    world.train("a")
+    world.submit("b", request=by(1202.0, owner="ada"), estimate=exactly(100.0))
+    world.wait(100.0)
+    assert world.places == {"a": "n0"} and world.held("b") == ["share-limit"]
+    world.end("a")
+    assert world.places == {"b": "n0"}
