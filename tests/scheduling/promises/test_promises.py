@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Instruction, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.model.shares import Share, Shares
@@ -283,3 +284,19 @@ def test_a_promise_does_not_let_an_owner_exceed_its_limit() -> None:
     assert world.places == {"a": "n0"} and world.held("b") == ["share-limit"]
     world.end("a")
     assert world.places == {"b": "n0"}
+
+
+@pytest.mark.parametrize("deadline_at", [1500.0, None])
+def test_a_waiting_run_that_is_found_running_is_not_started_once_more_for_its_deadline(
+    deadline_at: float | None,
+) -> None:
+    world = pool(8, 8)
+    world.submit("x", "y", request=MAY_STOP)
+    request = Request(deadline_at=1500.0)
+    world.submit("a", request=request, estimate=exactly(100.0))
+    world.end("y")
+    world.handle(ev.LaunchFailed("a", "nobody answered", 1010.0))
+    world.adopt("a", Placement("n", ("n1",), (), 8 * GIB), replace(request, deadline_at=deadline_at))
+    for _ in range(6):
+        world.wait(100.0)
+    assert world.places == {"x": "n0", "a": "n1"} and world.launched.count("a") == 1
