@@ -50,9 +50,7 @@ def stays(job: Job, facts: Facts, promised: Container[str]) -> bool:
 def needs(job: Job, facts: Facts) -> Asked | None:
     """What a job needs, from when on and for how long; None: no node can ever hold it."""
     request = job.request
-    usable = Counter(
-        node.id for node in facts.nodes.values() for device in node.devices if device.memory_bytes >= job.least_bytes
-    )
+    usable = Counter(node.id for node in facts.nodes.values() for device in node.devices if job.fits_on(device))
     possible = facts.capability.usable(request, job.room_bytes)
     nodes = {
         node.id: usable[node.id]

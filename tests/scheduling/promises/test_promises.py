@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Instruction, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.kinds import Wants
 from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
 from prefect_gpu.scheduling.promises.reach import Reach
@@ -300,3 +301,20 @@ def test_a_waiting_run_that_is_found_running_is_not_started_once_more_for_its_de
     for _ in range(6):
         world.wait(100.0)
     assert world.places == {"x": "n0", "a": "n1"} and world.launched.count("a") == 1
+
+
+def test_of_a_node_with_devices_of_several_kinds_only_those_that_are_wanted_are_promised() -> None:
+    there = [
+        Node(name, tuple(Device(f"{name}{at}", kind, 8 * GIB) for at, kind in enumerate(("A100", "T4"))), (0, 1))
+        for name in "ab"
+    ]
+    world = World(*there, profile="adaptive", abilities=STOPS)
+    for kind in ("A100", "T4"):  # both of them on the same node
+        world.submit(f"x{kind}", request=Request(wants=Wants(kinds=(kind,))), estimate=exactly(1000.0))
+    assert world.places == {"xA100": "a0", "xT4": "a1"}
+    asked = by(1500.0, workers=2, wants=Wants(kinds=("A100",)))
+    [refused, *_] = world.submit("g", request=asked, estimate=exactly(100.0))
+    assert isinstance(refused, Refuse)
+    world.end("xA100")
+    [promised, *_] = world.submit("g", request=asked, estimate=exactly(100.0))
+    assert isinstance(promised, Promise)
