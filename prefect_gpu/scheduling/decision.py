@@ -83,6 +83,10 @@ class Decision:
             self._stood = as_of, self.state.standing(stops=self.abilities.preemption is not Preemption.NONE)
         return self._stood[1]
 
+    def look_afresh(self) -> None:
+        """Who waits has changed otherwise than by a verb or an event: how owners stand is to be counted anew."""
+        self._stood = None
+
     def walk(self) -> Walk:
         """Go through the due jobs, first things first; where there are shares, by whose turn it is."""
         standing = self.standing()

@@ -129,6 +129,7 @@ class Scheduler:
                 reaction.settle(decision)
         if changed:
             self.state.queue_of_waiting.wake(self.state, now)
+            decision.look_afresh()
             any(action.act(decision) for action in self.profile.allocation)  # up to one that decides about all jobs
             for reaction in self.profile.reactions:
                 reaction.after(decision)
@@ -345,8 +346,13 @@ class Scheduler:
         if event.request.deadline_at is not None:
             # A run that asked for a promise would not run without one.
             job.promised = event.promised or (LEVEL if event.request.promise else None)
-            if job.promised is not None or event.in_time:
+            if known is not None and known.id in self.state.promises.jobs:
+                job.promised = job.promised or known.promised
                 self.state.promises.add(job)
+            elif job.promised is not None or event.in_time:
+                self.state.promises.add(job)
+        elif known is not None:
+            self.state.promises.remove(known)
         self.state.take(job, event.placement, status, now, behind)
         self.state.accept(job)
         if status is Status.TRAINING:

@@ -183,3 +183,25 @@ def test_an_assignment_costs_least() -> None:
         assert costs[range(rows), found].sum() == pytest.approx(costs[best].sum())
     with pytest.raises(ValueError, match="2 rows"):
         assign(np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("wants", [None, Wants(kinds=("A100", "T4")), Wants(kinds=("A100", "T4"), choice=ENDS_FIRST)])
+def test_a_job_that_no_kind_alone_has_devices_for_gets_those_of_several(wants: Wants | None) -> None:
+    made = scheduler(node("A100", "A100", "T4", "T4"))
+    known = Estimate(service_s=60.0, kind="A100", by_kind=GAINS)
+    assert submit(made, "a", Request(4, wants=wants), known) == ("n0", "n1", "n2", "n3")
+
+
+def test_a_job_does_not_wait_for_a_kind_that_has_not_enough_devices_on_one_node() -> None:
+    half = ("A100", "A100", "T4", "T4")
+    made = scheduler(node(*half, name="a"), node(*half, name="b"), node(*["T4"] * 4, name="c"))
+    known = Estimate(service_s=60.0, kind="A100", by_kind=GAINS)
+    assert submit(made, "a", Request(4), known) == ("c0", "c1", "c2", "c3")
+
+
+def test_a_job_that_shares_joins_nobody_on_a_device_that_it_does_not_want() -> None:
+    made = scheduler(node("T4", "A100"))
+    shares = Request(gpu_memory_bytes=4 << 30, exclusive=False)
+    assert submit(made, "a", replace(shares, wants=Wants(kinds=("T4",)))) == ("n0",)
+    assert submit(made, "b", wanting(kinds=("A100",))) == ("n1",)
+    assert isinstance(submit(made, "c", replace(shares, wants=Wants(kinds=("A100",)))), Hold)

@@ -53,7 +53,8 @@ class ByKind(PlacementPolicy):
       It is left waiting although another kind is free only if that is better for all together, and not once it has
       lost patience.
     - A job that takes several devices goes where it is expected to end first, as soon as it has them.
-    - All others, and elastic jobs, are placed by the other policy; and so are all where there is one kind.
+    - All others, and elastic jobs, are placed by the other policy; and so are all where there is one kind, and those
+      of which no kind alone has enough devices.
 
     Args:
         otherwise: Chooses among the devices of a kind.
@@ -80,6 +81,8 @@ class ByKind(PlacementPolicy):
         if wants is not None and wants.kinds and wants.choice == LISTED:
             ranks = sorted({wants.rank(kind) for kind in state.kinds})
             groups = [frozenset(kind for kind in state.kinds if wants.rank(kind) == rank) for rank in ranks]
+            if not any(state.capability.usable(job.request, job.room_bytes, group) for group in groups):
+                return self._otherwise.place(job, state, sharing, kept)
         else:
             groups = [frozenset((kind,)) for kind in self._order(job, state)]
         for group in groups:
@@ -117,11 +120,12 @@ class ByKind(PlacementPolicy):
             return len(request.wants.kinds) > 1 if request.wants is not None else False
         if request.is_elastic or request.spans or not job.estimate.by_kind:
             return False
-        return len(_speeds(job, state)) > 1
+        speeds = _speeds(job, state)
+        return len(speeds) > 1 and bool(_whole(speeds, job, state))
 
     def _order(self, job: Job, state: State) -> list[str]:
         """The kinds on which the job may start now, the best first."""
-        speeds = _speeds(job, state)
+        speeds = _whole(_speeds(job, state), job, state)
         by_speed = sorted(speeds, key=lambda kind: (speeds[kind], kind))
         if job.impatient or job.request.shareable:
             return by_speed
@@ -162,6 +166,14 @@ def _speeds(job: Job, state: State) -> dict[str, float]:
     """By kind that the job could have: its seconds there over those that its estimate counts."""
     devices = {device.kind: device for device in _devices(job, state)}
     return {kind: factor for kind, factor in job.estimate.by_kind if kind in devices and factor > 0.0}
+
+
+def _whole(speeds: dict[str, float], job: Job, state: State) -> dict[str, float]:
+    """Those of the kinds that have devices for all of the job, if nobody is on them."""
+    if job.request.total_gpus == 1:
+        return speeds
+    usable, request = state.capability.usable, job.request
+    return {kind: factor for kind, factor in speeds.items() if usable(request, job.room_bytes, frozenset((kind,)))}
 
 
 def _devices(job: Job, state: State) -> Iterator[Device]:

@@ -24,7 +24,7 @@ class KeepPromises(Action):
         for job, why in book.refresh():
             decision.at_risk(job, why)
         for job in book.due():
-            if decision.state.limit_on(job.queue) is None:
+            if decision.state.limit_on(job.queue) is None and not _beyond_its_limit(decision, job):
                 self._start(decision, job)
         moment = book.next_start()
         if moment is not None:
@@ -72,3 +72,9 @@ class KeepPromises(Action):
         behind = [state.successor(victim.id) for victim in victims]
         with without([*victims, *(one for one in behind if one is not None)], state):
             return decision.placement.place(job, state, decision.sharing, kept)
+
+
+def _beyond_its_limit(decision: Decision, job: Job) -> bool:
+    """Whether its owner, or a group of its owner's, would have more than its limit: no promise allows that."""
+    kept_back = decision.kept_back(job.request)
+    return kept_back is not None and kept_back[0] == "share-limit"

@@ -30,6 +30,8 @@ class Facts(Protocol):
 
     def number_of(self, device_id: str) -> int: ...
 
+    def has_node(self, device_id: str) -> bool: ...
+
 
 def left_s(job: Job, facts: Facts) -> float:
     """Seconds for which a job holds its devices yet, at most, as far as a promise goes."""
@@ -48,9 +50,7 @@ def stays(job: Job, facts: Facts, promised: Container[str]) -> bool:
 def needs(job: Job, facts: Facts) -> Asked | None:
     """What a job needs, from when on and for how long; None: no node can ever hold it."""
     request = job.request
-    usable = Counter(
-        node.id for node in facts.nodes.values() for device in node.devices if device.memory_bytes >= job.least_bytes
-    )
+    usable = Counter(node.id for node in facts.nodes.values() for device in node.devices if job.fits_on(device))
     possible = facts.capability.usable(request, job.room_bytes)
     nodes = {
         node.id: usable[node.id]
@@ -77,9 +77,17 @@ def taken(facts: Facts, promised: Container[str]) -> Gantt:
         for device in node.devices:
             if device.ends_at is not None:
                 gantt.take(Planned(max(now, device.ends_at), math.inf, {node.id: 1}))
+    shared: dict[str, tuple[float, str]] = {}  # a device that several may be on counts once, for as long as the last
     for job in facts.running.values():
         if job.placement is None or not job.request.total_gpus or not stays(job, facts, promised):
             continue
-        held = Counter(part.node for part in job.placement.parts for _ in part.devices)
-        gantt.take(Planned(now, now + left_s(job, facts), held))
+        end = now + left_s(job, facts)
+        # Devices out of service are no part of what their node has.
+        held = [(part.node, one) for part in job.placement.parts for one in part.devices if facts.has_node(one)]
+        if job.placement.shared:
+            shared.update((one, max(shared.get(one, (end, name)), (end, name))) for name, one in held)
+        elif held:
+            gantt.take(Planned(now, end, Counter(name for name, _ in held)))
+    for end, name in shared.values():
+        gantt.take(Planned(now, end, {name: 1}))
     return gantt

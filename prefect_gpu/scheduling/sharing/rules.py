@@ -52,7 +52,7 @@ class DeclaredMemory(NoSharing):
         if super().fits(job, device, state):
             return True
         company = state.occupants(device.id)
-        if not may_join(job, company):
+        if not may_join(job, company) or not job.fits_on(device):
             return False
         fits = state.granted_bytes(device.id) + planned_bytes(job) <= device.memory_bytes
         return fits and (device.ends_at is None or lasts_until(job, device.ends_at, state))

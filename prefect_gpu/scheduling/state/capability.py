@@ -20,20 +20,21 @@ class Capability:
     def __init__(self, state: DeviceBooks) -> None:
         self._state = state
         self._version = -1
-        self._usable: dict[tuple[Request, int], frozenset[str]] = {}
+        self._usable: dict[tuple[Request, int, frozenset[str] | None], frozenset[str]] = {}
 
-    def usable(self, request: Request, room_bytes: int = 0) -> frozenset[str]:
+    def usable(self, request: Request, room_bytes: int = 0, kinds: frozenset[str] | None = None) -> frozenset[str]:
         """Ids of the devices that a job could be given if the nodes were empty; empty if it can never start.
 
         Args:
             room_bytes: Memory that the devices must have at least, whatever the request says.
+            kinds: Only devices of these kinds; None: of all.
         """
         if self._version != self._state.version:
             self._usable, self._version = {}, self._state.version
-        found = self._usable.get((request, room_bytes))
+        found = self._usable.get((request, room_bytes, kinds))
         if found is None:
-            found = frozenset(_usable_devices(request, room_bytes, self._state))
-            self._usable[request, room_bytes] = found
+            found = frozenset(_usable_devices(request, room_bytes, kinds, self._state))
+            self._usable[request, room_bytes, kinds] = found
         return found
 
     def possible(self, request: Request) -> bool:
@@ -62,13 +63,15 @@ def _too_many(request: Request, state: DeviceBooks) -> bool:
     return request.instances_without_devices > INSTANCES_PER_CORE * state.core_count
 
 
-def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> list[str]:
+def _usable_devices(request: Request, room_bytes: int, kinds: frozenset[str] | None, state: DeviceBooks) -> list[str]:
     least = max(request.gpu_memory_bytes or 0, room_bytes)
     wants = request.wants
     by_domain: dict[str, list[list[str]]] = {}
     for books in state.numbered:
         devices = _in_blocks(books.node, request.gpus, least) if room_bytes else books.node.devices
         large = [device for device in devices if device.memory_bytes >= least]
+        if kinds is not None:
+            large = [device for device in large if device.kind in kinds]
         if wants is not None:
             large = [device for device in large if wants.accepts(device)]
             if request.needs_links:

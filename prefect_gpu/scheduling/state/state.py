@@ -116,9 +116,10 @@ class State(DeviceBooks):
             return None
         waits: dict[str, float] = {}
         for line in self.queue_of_waiting.lines():
-            devices = line.request.total_gpus * len(line.entries)
-            if devices and self.limit_on(line.queue) is None and self.capability.possible(line.request):
-                waits[line.request.owner] = waits.get(line.request.owner, 0.0) + devices
+            asks = self.limit_on(line.queue) is None and self.capability.possible(line.request)
+            devices = line.request.total_gpus * len(line.entries) if asks else 0
+            # Whoever waits has a standing, also one that can be given nothing now.
+            waits[line.request.owner] = waits.get(line.request.owner, 0.0) + devices
         running = self.running.values()
         now = holdings(self, (job for job in running if job.behind is None))
         coming = holdings(self, (job for job in running if job.behind is not None))

@@ -207,3 +207,30 @@ def test_nobody_comes_to_hold_less_than_is_guaranteed_by_giving_back_a_run_that_
     world.submit("bob2", request=run("bob"), estimate=Estimate(4 * HOUR, launching_s=10.0))
     starts(world, "ada", 1, first=1, gpus=2)
     assert world.stopped == [] and held(world, "bob") == 3
+
+
+@pytest.mark.parametrize("limit", [{"worker_limit": 1}, {"pool_paused": True}, {}])
+def test_an_owner_that_can_be_given_nothing_now_has_its_turn_among_the_others_all_the_same(limit: Any) -> None:
+    """It holds nothing, has had nothing, and what it waits for counts for nothing: of it, no more is known."""
+    world = pool(devices=2)
+    starts(world, "bob", 2)
+    world.limit(shares=Shares(HOUR), **limit)
+    starts(world, "eve", 1, gpus=1 if limit else 9)
+    world.wait(1.0)
+    assert world.held("eve0")[-1] == (world.held("eve0")[0]) != "failed"
+    world.limit(shares=Shares(HOUR))
+    world.end("bob0")
+    assert ("eve0" in world.places) is bool(limit)
+
+
+def test_who_becomes_due_has_a_turn_at_once_though_somebody_has_looked_at_those_who_wait_already() -> None:
+    shares = Shares(HOUR)
+    abilities = Abilities(Preemption.GRACEFUL, gates=True)
+    world = World(node("n", 8, 8), profile="adaptive", abilities=abilities, shares=shares)
+    for job in ("bob0", "bob1"):
+        world.submit(job, request=run("bob", preemptible=False), estimate=Estimate(100.0, launching_s=10.0))
+    world.train("bob0", "bob1")
+    starts(world, "ada", 1, gpus=2)
+    world.submit("eve0", request=run("eve"), due=world.now + 99.0)
+    world.wait(99.0)
+    assert world.held("eve0")[-1] == "turn"

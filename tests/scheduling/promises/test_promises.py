@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Instruction, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.kinds import Wants
+from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
 from prefect_gpu.scheduling.promises.reach import Reach
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
-from tests.scheduling.world import World, node
+from tests.scheduling.world import GIB, World, node
 from tests.support import examples
 
 STOPS = Abilities(Preemption.GRACEFUL)
@@ -247,3 +252,69 @@ def test_what_is_said_of_a_promise_is_what_came_of_the_last_ones() -> None:
         always.came_true(True)
         rarely.remembered(100.0, 50.0, kept=number % 2 == 0)
     assert always.probability == 0.99 and 0.5 <= rarely.probability <= 0.55
+
+
+def test_a_device_that_several_share_is_taken_once() -> None:
+    world = pool(8, 8)
+    world.submit("x")
+    part = Request(gpu_memory_bytes=2 * GIB, exclusive=False)
+    world.submit("a", "b", request=part, estimate=exactly(1000.0))
+    assert world.places["a"] == world.places["b"] == "n1"
+    world.end("x")
+    [promised, *_] = world.submit("c", request=by(1200.0), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and world.places["c"] == "n0"
+
+
+def test_a_device_out_of_service_takes_nothing_from_those_that_are_left() -> None:
+    world = pool(8, 8)
+    world.submit("a", estimate=exactly(1000.0))
+    assert world.places == {"a": "n0"}
+    there = node("n", 8, 8)
+    world.handle(ev.NodesChanged((replace(there, devices=there.devices[1:]),)))
+    [promised, *_] = world.submit("b", request=by(1200.0), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and world.places["b"] == "n1"
+
+
+def test_a_promise_does_not_let_an_owner_exceed_its_limit() -> None:
+    world = pool(8, 8)
+    world.limit(shares=Shares(3600.0, (Share("ada", limit=1),)))
+    world.submit("a", request=Request(owner="ada"), estimate=exactly(50.0))
+    world.train("a")
+    world.submit("b", request=by(1202.0, owner="ada"), estimate=exactly(100.0))
+    world.wait(100.0)
+    assert world.places == {"a": "n0"} and world.held("b") == ["share-limit"]
+    world.end("a")
+    assert world.places == {"b": "n0"}
+
+
+@pytest.mark.parametrize("deadline_at", [1500.0, None])
+def test_a_waiting_run_that_is_found_running_is_not_started_once_more_for_its_deadline(
+    deadline_at: float | None,
+) -> None:
+    world = pool(8, 8)
+    world.submit("x", "y", request=MAY_STOP)
+    request = Request(deadline_at=1500.0)
+    world.submit("a", request=request, estimate=exactly(100.0))
+    world.end("y")
+    world.handle(ev.LaunchFailed("a", "nobody answered", 1010.0))
+    world.adopt("a", Placement("n", ("n1",), (), 8 * GIB), replace(request, deadline_at=deadline_at))
+    for _ in range(6):
+        world.wait(100.0)
+    assert world.places == {"x": "n0", "a": "n1"} and world.launched.count("a") == 1
+
+
+def test_of_a_node_with_devices_of_several_kinds_only_those_that_are_wanted_are_promised() -> None:
+    there = [
+        Node(name, tuple(Device(f"{name}{at}", kind, 8 * GIB) for at, kind in enumerate(("A100", "T4"))), (0, 1))
+        for name in "ab"
+    ]
+    world = World(*there, profile="adaptive", abilities=STOPS)
+    for kind in ("A100", "T4"):  # both of them on the same node
+        world.submit(f"x{kind}", request=Request(wants=Wants(kinds=(kind,))), estimate=exactly(1000.0))
+    assert world.places == {"xA100": "a0", "xT4": "a1"}
+    asked = by(1500.0, workers=2, wants=Wants(kinds=("A100",)))
+    [refused, *_] = world.submit("g", request=asked, estimate=exactly(100.0))
+    assert isinstance(refused, Refuse)
+    world.end("xA100")
+    [promised, *_] = world.submit("g", request=asked, estimate=exactly(100.0))
+    assert isinstance(promised, Promise)
