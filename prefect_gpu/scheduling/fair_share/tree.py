@@ -11,6 +11,16 @@ NOBODY = "(nobody)"
 """What runs are called that say no owner."""
 
 
+def never_within(shares: Shares, owner: str, devices: int) -> str:
+    """Why an owner's limits, its own or a group's, are below so many devices, in words; empty: they are not."""
+    tree = Tree(shares, (owner,))
+    for node in tree.path(owner):
+        limit = tree.share[node].limit
+        if limit is not None and devices > limit:
+            return f"the limit of {node} is {limit} devices, and this run needs {devices}"
+    return ""
+
+
 class Tree:
     """The shares of a pool, with a leaf for each owner that there is.
 

@@ -265,6 +265,8 @@ class Book:
         wanted = request.gpus if request.workers == 1 and not request.spans else min(request.total_gpus, most)
         if own is not None:
             gantt.take(own, -1)
+            # Of a gang, only so many instances need be here as are planned here: the others have room elsewhere.
+            wanted = min(wanted, own.devices.get(node, wanted))
         now = self._facts.now
         least = gantt.least(node, now, now + left_s(job, self._facts))
         if own is not None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Instruction, Promise, Refuse
-from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Hold, Instruction, Promise, Refuse
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.model.kinds import Wants
 from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
@@ -76,6 +76,26 @@ def test_a_run_that_cannot_be_stopped_waits_for_a_place_where_it_breaks_no_promi
     world.submit("d", request=by(1900.0, gpus=1), estimate=exactly(500.0))
     world.submit("firm", estimate=Estimate(service_s=1_000.0, service_high_s=1_000.0))
     assert "firm" not in world.places or "d" in world.places
+
+
+def test_a_promised_gang_begins_where_there_is_room_for_a_part_of_it_on_each_node() -> None:
+    world = World(node("a", 8, 8), node("b", 8, 8), profile="adaptive", abilities=STOPS)
+    for name in ("a", "b"):
+        place = Placement(name, (f"{name}0",), ())
+        world.handle(ev.JobAdopted(f"firm-{name}", Request(time_limit_s=9_000.0), "q", 0.0, place, Status.TRAINING))
+    [promised, *_] = world.submit("gang", request=by(1500.0, workers=2), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and world.places["gang"] == "a1 b1"
+
+
+@pytest.mark.parametrize("promise", [True, False])
+def test_what_the_limit_of_an_owner_never_allows_is_not_promised(promise: bool) -> None:
+    world = pool(8, 8, 8)
+    shares = Shares(3600.0, (Share("team", limit=2), Share("ada", parent="team")))
+    world.handle(ev.QuotasChanged(replace(world.state.quotas, shares=shares)))
+    request = Request(3, owner="ada", deadline_at=9_000.0, promise=promise)
+    [said, *_] = world.submit("a", request=request, estimate=exactly(100.0))
+    assert isinstance(said, Refuse if promise else Hold)
+    assert said.reason == "the limit of team is 2 devices, and this run needs 3" and not world.state.promises.jobs
 
 
 def test_what_nobody_knows_is_not_promised_but_a_time_limit_will_do() -> None:
