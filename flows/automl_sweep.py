@@ -226,8 +226,12 @@ def automl_sweep(
         The best model's description, as in ``best.json``.
 
     Raises:
+        ValueError: ``trials`` or ``parallel`` is below 1.
         RuntimeError: Every trial failed.
     """
+    for field, value in (("trials", trials), ("parallel", parallel)):
+        if value < 1:
+            raise ValueError(f"{field}={value} is not allowed: give at least 1.")
     folder = Path(directory).absolute()
     (folder / "trials").mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

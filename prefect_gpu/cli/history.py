@@ -74,7 +74,12 @@ def history(
         measured = common.read_contention(url, limit=chosen_limit, flow_name=flow)
         common.print_json(measured) if as_json else _show_contention(measured)
         return
-    start = since.timestamp() if since else None
+    try:
+        start = since.timestamp() if since else None
+    except (ValueError, OverflowError):
+        common.fail(
+            f"--since {since:%Y-%m-%d} is no date of this system's clock: give a later or an earlier one.", code=2
+        )
     rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome, since=start)
     if deadlines:
         found = with_deadline(rows)

@@ -34,12 +34,10 @@ def status(
     if as_json:
         common.print_json(told)
         return
-    from prefect_gpu.cli.status_view import screen_of
-
     screen = common.console()
     if once or not screen.is_terminal:
         for one in told:
-            screen.print(screen_of(one))
+            screen.print(_drawn(one))
         return
     from rich.console import Group
     from rich.live import Live
@@ -47,7 +45,7 @@ def status(
     from prefect_gpu.page.server import pages
 
     def view(told: list[dict[str, Any]]) -> Group:
-        return Group(*(screen_of(one) for one in told))
+        return Group(*map(_drawn, told))
 
     try:
         with Live(view(told), console=screen, screen=True, auto_refresh=False) as live:
@@ -63,6 +61,20 @@ def status(
     if list(pages(folder, pool)):
         fail_without(folder, pool)
     common.fail("The worker has ended.")
+
+
+def _drawn(told: dict[str, Any]) -> Any:
+    from rich.text import Text
+
+    from prefect_gpu.cli.status_view import screen_of
+
+    try:
+        return screen_of(told)
+    except (KeyError, TypeError, IndexError):
+        return Text(
+            f"Pool {told['pool']}: its worker is of another version than this command, which cannot show what it "
+            f"tells. Its page can: {told['url']}"
+        )
 
 
 def fail_without(folder: Path, pool: str | None) -> None:

@@ -125,8 +125,9 @@ def _write(trained: Trained, out: Path, more: dict[str, Any]) -> None:
         (out.with_suffix(".json"), record.encode()),
     ):
         part = path.with_name(path.name + ".part")
-        part.write_bytes(content)
-        part.replace(path)
+        with common.drawing(path):
+            part.write_bytes(content)
+            part.replace(path)
 
 
 def _draw(trained: Trained, path: Path) -> None:
@@ -135,7 +136,7 @@ def _draw(trained: Trained, path: Path) -> None:
 
     try:
         write_learning_png(trained.record(), path)
-    except MissingLibrary as error:
+    except (MissingLibrary, OSError) as error:
         common.console().print(f"No picture of the learning curve: {error}", markup=False)
 
 

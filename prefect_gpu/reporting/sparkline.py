@@ -21,6 +21,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     if len(values) > width:
         values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
     low, high = min(values), max(values)
-    if high == low:
+    if high / 2 == low / 2:
         return _BARS[0] * len(values)
-    return "".join(_BARS[int((value - low) / (high - low) * (len(_BARS) - 1))] for value in values)
+    height = high / 2 - low / 2  # halved: the whole may be beyond a float's range
+    return "".join(_BARS[int((value / 2 - low / 2) / height * (len(_BARS) - 1))] for value in values)

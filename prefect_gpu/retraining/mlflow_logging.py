@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from prefect_gpu.training import TrainingRun, checks
 logger = logging.getLogger("prefect_gpu.training")
 
 # Tags. By the first, a training that carries on finds its MLflow run again; the last is MLflow's own.
+_REFUSED = re.compile(r"[^\w\-./ :]", re.ASCII)  # characters of a metric's name
 FLOW_RUN, FLOW_RUN_URL, CODE = "prefect.flow_run_id", "prefect.flow_run_url", "mlflow.source.git.commit"
 
 
@@ -52,8 +54,8 @@ class MLflowRun:
         if self.run_id:
             from mlflow import MlflowClient
 
-            for name, value in metrics.items():
-                _try("log a metric", MlflowClient().log_metric, self.run_id, name, float(value))
+            for name, number in _numbers(metrics).items():
+                _try("log a metric", MlflowClient().log_metric, self.run_id, name, number)
 
 
 @contextmanager
@@ -92,9 +94,7 @@ def mlflow_run(
     _try("log parameters", mlflow.log_params, dict(parameters))
 
     def report(step: int, loss: float | None, metrics: dict[str, Any]) -> None:
-        known = {name: value for name, value in metrics.items() if value is not None}
-        numbers = {name: checks.number(value, name) for name, value in known.items()}
-        numbers |= {} if loss is None else {"loss": loss}
+        numbers = _numbers(metrics) | ({} if loss is None else {"loss": loss})
         if numbers:
             mlflow.log_metrics(numbers, step=step, run_id=run_id, synchronous=False)
 
@@ -106,6 +106,12 @@ def mlflow_run(
     finally:
         _try("send what is left", mlflow.flush_async_logging)
         _try("end the run", mlflow.end_run, status)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What MLflow takes: it refuses all of a step for the sake of one name with other characters in it, ``acc@5``."""
+    known = {name: value for name, value in metrics.items() if value is not None}
+    return {_REFUSED.sub("_", name): checks.number(value, name) for name, value in known.items()}
 
 
 def _has_server() -> bool:

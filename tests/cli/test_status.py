@@ -94,6 +94,17 @@ def test_json_is_what_the_page_is_told(run_cli: InProcess, state: Path) -> None:
     assert told["url"] == url and told["queued"] == 14 and {run["n"] for run in told["runs"]} == set(range(1, 7))
 
 
+def test_a_worker_of_another_version_is_said_to_be_one(
+    run_cli: InProcess, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = import_module("prefect_gpu.cli.status")
+    heard = command.ask
+    monkeypatch.setattr(command, "ask", lambda *about: [{**one, "runs": [{"n": 1}]} for one in heard(*about)])
+    with served(state, a_scene()) as url:
+        done = run_cli("status", "--once")
+    assert done.exit_code == 0 and "another version" in done.stdout and url in done.stdout
+
+
 def test_a_pool_can_be_chosen(run_cli: InProcess, state: Path) -> None:
     with served(state, a_scene()):
         assert run_cli("status", "--once", "--pool", "gpus").exit_code == 0

@@ -99,6 +99,12 @@ def test_every_trial_runs_once_and_no_more_than_allowed_at_a_time(
     assert len(quick) == trials and begun == 0 and most == min(trials, parallel)
 
 
+@pytest.mark.parametrize("field", ["trials", "parallel"])
+def test_a_sweep_of_nothing_is_refused(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}=0 is not allowed"):
+        sweep.automl_sweep.fn(directory=str(tmp_path), where="here", **{field: 0})
+
+
 def test_a_sweep_without_any_success_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: Any) -> dict[str, float]:
         raise ArithmeticError("on purpose")

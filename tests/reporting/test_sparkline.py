@@ -13,6 +13,7 @@ CURVES: dict[str, tuple[list[float], str]] = {
     "flat": ([0.5, 0.5], "▁▁"),
     "one point": ([7.0], "▁"),
     "negative": ([-1.0, -3.0], "█▁"),
+    "beyond all bounds": ([1e308, -1e308], "█▁"),
     "hardly different": ([1e300, 1e300 * (1 - 1e-15)], "█▁"),
 }
 

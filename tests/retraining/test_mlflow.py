@@ -45,6 +45,19 @@ def test_without_a_server_mlflow_is_not_even_imported(monkeypatch: pytest.Monkey
     assert train(0.5).run_id == ""
 
 
+def test_a_name_that_mlflow_refuses_does_not_cost_the_loss_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[dict[str, float]] = []
+    server = MagicMock(**{"active_run.return_value": None})
+    server.log_metrics = lambda numbers, **more: logged.append(numbers)
+    monkeypatch.setattr("prefect_gpu.retraining.mlflow_logging.find_spec", lambda name: object())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow")
+    monkeypatch.setitem(sys.modules, "mlflow", server)
+    with training_run(steps=1) as run, mlflow_run(run, {}, code=__file__):
+        for _ in run.steps():
+            run.report(loss=0.5, **{"acc@5": 0.75, "val/f1 (macro)": 0.5})
+    assert logged == [{"loss": 0.5, "acc_5": 0.75, "val/f1 _macro_": 0.5}]
+
+
 def test_a_metric_that_is_undefined_in_a_step_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """``report()`` takes None, and an array of one number."""
     logged: list[dict[str, float]] = []
@@ -81,7 +94,7 @@ class TestMLflow:
         log = train(0.6, tags={"data_version": "a"})
         (tmp_path / "model.txt").write_text("weights")
         log.log_file(tmp_path / "model.txt")
-        log.log_metrics(held_out=0.9)
+        log.log_metrics(held_out=0.9, unknown=None)
         found = client.get_run(log.run_id)
         assert found.info.status == "FINISHED" and found.data.params == {"lr": "0.1"}
         assert found.data.tags["data_version"] == "a" and found.data.tags["mlflow.source.git.commit"]

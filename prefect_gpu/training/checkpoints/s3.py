@@ -235,13 +235,14 @@ class S3CheckpointStore:
     def _abort_uploads(self, below: str) -> None:
         """End what a killed process has begun to send: its parts cost, and nobody sees them."""
         prefix = self._key(below)
+        pages = self._client.get_paginator("list_multipart_uploads")
         try:
-            answer = self._client.list_multipart_uploads(Bucket=self.location.bucket, Prefix=prefix)
+            answers = list(pages.paginate(Bucket=self.location.bucket, Prefix=prefix))
         except ClientError as error:
             if error_code(error) != _DENIED:
                 raise
             return  # one who may see nothing but what is his: the worker ends them with the run
-        for upload in answer.get("Uploads") or ():
+        for upload in (one for answer in answers for one in answer.get("Uploads") or ()):
             if upload["Key"].startswith(prefix) and _OURS.match(upload["Key"][len(self._key("")) :]):
                 self._client.abort_multipart_upload(
                     Bucket=self.location.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
