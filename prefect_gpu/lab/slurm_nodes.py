@@ -19,6 +19,7 @@ from pathlib import Path
 from prefect_gpu.lab.docker_nodes import missing as _missing
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "slurm" / "cluster.sh"
+_PORT = 16820  # of the first cluster's controller: not Slurm's usual one, beside which Ceph takes 6800 to 7568
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip", "nsenter", "unshare")
 SERVICES = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct", "slurmrestd")
 
@@ -154,7 +155,7 @@ def started(
     """
     prefix, subnet = f"pgs{number}n", f"10.78.{number}"
     environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus), "RACKS": str(racks)}
-    environ["PORT"] = str(6820 + 2 * number)
+    environ["PORT"] = str(_PORT + 2 * number)
     environ |= dict.fromkeys(("ACCOUNTING", "MEMORY", "REST"), str(int(services)))
     environ |= {"MEMORY": "kernel"} if kernel_memory else {}
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}-{number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -354,6 +354,9 @@ def _place_behind(job: Job, waiting: Job, end: float, decision: Decision) -> Pla
         if gpus > len(placement.devices):
             return None
         parts = (replace(placement, devices=placement.devices[:gpus]),)
+    promises, on = state.promises, Counter(part.node for part in parts for _ in part.devices)
+    if not all(promises.leaves_room_with(waiting, [job], node, count, behind=True) for node, count in on.items()):
+        return None
     return _granted(waiting, parts, placement.servers, decision)
 
 

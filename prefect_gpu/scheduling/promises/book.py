@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -272,6 +273,32 @@ class Book:
         if own is not None:
             gantt.take(own)
         return least >= wanted
+
+    def leaves_room_with(self, job: Job, others: Sequence[Job], node: str, devices: int = 1, *, behind: bool) -> bool:
+        """The same on devices that others are on now: they are taken until the last of all of them is gone.
+
+        Args:
+            others: They are on each of the devices.
+            node: Where these are.
+            devices: How many they are.
+            behind: Whether the job begins when the others have ended; else it shares the devices with them.
+        """
+        facts = self._facts
+        if not self.jobs or node not in facts.nodes or not stays(job, facts, self.jobs):
+            return True
+        ends = {one.id: facts.now + left_s(one, facts) for one in others}
+        firm = [ends[one.id] for one in others if stays(one, facts, self.jobs)]
+        taken_until = max(firm, default=facts.now)  # whoever may be stopped is in no promise's way
+        end = (max(ends.values(), default=facts.now) if behind else facts.now) + left_s(job, facts)
+        if end <= taken_until:
+            return True
+        gantt, own = self._gantt(), self.plans.get(job.id)
+        if own is not None:
+            gantt.take(own, -1)
+        least = gantt.least(node, taken_until, end)
+        if own is not None:
+            gantt.take(own)
+        return least >= devices
 
     def _gantt(self) -> Gantt:
         now = self._facts.now

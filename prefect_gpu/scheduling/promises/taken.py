@@ -81,13 +81,15 @@ def taken(facts: Facts, promised: Container[str]) -> Gantt:
     for job in facts.running.values():
         if job.placement is None or not job.request.total_gpus or not stays(job, facts, promised):
             continue
-        end = now + left_s(job, facts)
+        ahead = facts.jobs.get(job.behind or "")  # it has them until then, unless it may be stopped
+        start = now + left_s(ahead, facts) if ahead is not None and stays(ahead, facts, promised) else now
+        end = start + left_s(job, facts)
         # Devices out of service are no part of what their node has.
         held = [(part.node, one) for part in job.placement.parts for one in part.devices if facts.has_node(one)]
         if job.placement.shared:
             shared.update((one, max(shared.get(one, (end, name)), (end, name))) for name, one in held)
         elif held:
-            gantt.take(Planned(now, end, Counter(name for name, _ in held)))
+            gantt.take(Planned(start, end, Counter(name for name, _ in held)))
     for end, name in shared.values():
         gantt.take(Planned(now, end, {name: 1}))
     return gantt

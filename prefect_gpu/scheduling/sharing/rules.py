@@ -54,8 +54,13 @@ class DeclaredMemory(NoSharing):
         company = state.occupants(device.id)
         if not may_join(job, company) or not job.fits_on(device):
             return False
-        fits = state.granted_bytes(device.id) + planned_bytes(job) <= device.memory_bytes
-        return fits and (device.ends_at is None or lasts_until(job, device.ends_at, state))
+        if state.granted_bytes(device.id) + planned_bytes(job) > device.memory_bytes:
+            return False
+        if device.ends_at is not None and not lasts_until(job, device.ends_at, state):
+            return False
+        if not state.promises.jobs or not state.has_node(device.id):
+            return True
+        return state.promises.leaves_room_with(job, company, state.node_of(device.id), behind=False)
 
     def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
         """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""

@@ -87,6 +87,30 @@ def test_a_promised_gang_begins_where_there_is_room_for_a_part_of_it_on_each_nod
     assert isinstance(promised, Promise) and world.places["gang"] == "a1 b1"
 
 
+def test_who_cannot_be_stopped_joins_nobody_on_a_device_that_is_promised() -> None:
+    world, part = pool(8), {"gpu_memory_bytes": 2 * GIB, "exclusive": False}
+    world.submit("short", request=Request(time_limit_s=100.0, **part), estimate=exactly(90.0))  # type: ignore[arg-type]
+    world.train("short")
+    [promised, *_] = world.submit("kept", request=by(1400.0), estimate=exactly(200.0))
+    assert isinstance(promised, Promise)
+    for name, limit_s in (("long", 5_000.0), ("brief", 90.0)):
+        world.submit(name, request=Request(time_limit_s=limit_s, **part), estimate=exactly(0.9 * limit_s))  # type: ignore[arg-type]
+    assert world.places == {"short": "n0", "brief": "n0"}, "the device is promised from when the short one must end"
+
+
+def test_who_cannot_be_stopped_is_prepared_on_no_device_that_is_promised() -> None:
+    gates = Abilities(Preemption.GRACEFUL, gates=True)
+    world = World(node("n", 8), profile="adaptive", abilities=gates)
+    world.submit("first", request=Request(time_limit_s=110.0), estimate=Estimate(100.0, launching_s=6.0))
+    world.train("first")
+    [promised, *_] = world.submit("kept", request=by(1400.0, time_limit_s=200.0))
+    assert isinstance(promised, Promise)
+    firm = Request(time_limit_s=5_000.0, priority=9)
+    world.submit("firm", request=firm, estimate=Estimate(4_000.0, launching_s=6.0))
+    world.wait(97.0)
+    assert "firm" not in world.places
+
+
 @pytest.mark.parametrize("promise", [True, False])
 def test_what_the_limit_of_an_owner_never_allows_is_not_promised(promise: bool) -> None:
     world = pool(8, 8, 8)
