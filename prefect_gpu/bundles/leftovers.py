@@ -29,7 +29,7 @@ def bundles_left(folder: Path, days: float) -> Iterator[Leftover]:
         users[files] -= 1
         if files is None or users[files]:
             return
-        # Whoever submits puts the bundle there first, and its files beside it then: both may be new by now.
+        # A submission writes its bundle first, and then the files beside it. Both may be new by now.
         if not any(_beside(folder, _read(one)) == files for one in _bundles(folder) if one not in bundles):
             files.unlink(missing_ok=True)
 

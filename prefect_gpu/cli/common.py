@@ -112,8 +112,8 @@ def _from_history(url: str, read: Callable[[History], T]) -> T:
 
 
 @contextmanager
-def drawing(*paths: Path | None) -> Iterator[None]:
-    """End the command with a reason if a picture cannot be drawn, or not be written to these files."""
+def writing(*paths: Path | None) -> Iterator[None]:
+    """End the command with a reason if these files cannot be written, or a picture for them not be drawn."""
     from prefect_gpu.reporting.figure import MissingLibrary
 
     try:

@@ -248,7 +248,7 @@ def _draw(compared: Sequence[Comparison], path: Path, flow: str | None, *, quiet
 
     if not compared:
         common.fail("No run that had been estimated has completed yet: there is nothing to draw.")
-    with common.drawing(path):
+    with common.writing(path):
         write_accuracy_png(compared, path, title="Accuracy of the pool's estimates" + (f": {flow}" if flow else ""))
     if not quiet:
         typer.echo(f"Wrote {common.plural(len(compared), 'run')} to {path}.")

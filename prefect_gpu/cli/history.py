@@ -78,7 +78,7 @@ def history(
         start = since.timestamp() if since else None
     except (ValueError, OverflowError):
         common.fail(
-            f"--since {since:%Y-%m-%d} is no date of this system's clock: give a later or an earlier one.", code=2
+            f"--since {since.date()} is no date of this system's clock: give a later or an earlier one.", code=2
         )
     rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome, since=start)
     if deadlines:

@@ -223,7 +223,7 @@ def _draw(results: Results, path: Path, nodes: int, gpus_per_node: int, title: s
     from prefect_gpu.papers.from_trace import cluster
     from prefect_gpu.reporting.simulated import write_simulation_png
 
-    with common.drawing(path):
+    with common.writing(path):
         write_simulation_png(results, cluster(nodes, gpus_per_node), path, title=title)
     if not quiet:
         typer.echo(f"Wrote {path}.")

@@ -50,7 +50,7 @@ def status(
     try:
         with Live(view(told), console=screen, screen=True, auto_refresh=False) as live:
             heard = time.monotonic()
-            while told or (list(pages(folder, pool)) and time.monotonic() - heard < _SILENT_S):
+            while told or (pages(folder, pool) and time.monotonic() - heard < _SILENT_S):
                 if told:
                     heard = time.monotonic()
                     live.update(view(told), refresh=True)
@@ -58,7 +58,7 @@ def status(
                 told = ask(folder, pool)
     except KeyboardInterrupt:
         return
-    if list(pages(folder, pool)):
+    if pages(folder, pool):
         fail_without(folder, pool)
     common.fail("The worker has ended.")
 

@@ -32,7 +32,7 @@ def timeline(
 
     since = None if hours is None else time.time() - hours * _HOUR_S
     rows, total = common.read_history(url, limit=limit, flow_name=flow, since=since)
-    with common.drawing(png, html):
+    with common.writing(png, html):
         drawn = write_timeline(rows, png=png, html=html, without_device=all_runs)
     if drawn is None:
         common.fail("No run of this kind has held a device yet." if total else "No run has finished yet.")

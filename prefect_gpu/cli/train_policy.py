@@ -125,7 +125,7 @@ def _write(trained: Trained, out: Path, more: dict[str, Any]) -> None:
         (out.with_suffix(".json"), record.encode()),
     ):
         part = path.with_name(path.name + ".part")
-        with common.drawing(path):
+        with common.writing(path):
             part.write_bytes(content)
             part.replace(path)
 

@@ -385,7 +385,7 @@ def _pids_of(folder: Path) -> list[int]:
             helper = (entry / "comm").read_text().strip().startswith(_DAEMONS)
             ours = helper and f"{folder}/".encode() in (entry / "cmdline").read_bytes()
             groups = (entry / "cgroup").read_bytes()
-            dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"  # nobody has asked for its end yet
+            dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"  # a zombie
             if not dead and (ours or any(id_ in groups for id_ in ids)):
                 found.append(int(entry.name))
     return found

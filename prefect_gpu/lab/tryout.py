@@ -176,7 +176,7 @@ class TryOut:
 
 def _has_pool(api_url: str, pool: str) -> bool:
     try:
-        # On SQLite, Prefect's server sometimes answers nobody for a minute.
+        # Prefect's server on SQLite sometimes answers nobody for a minute.
         answer = httpx.get(f"{api_url}/work_pools/{quote(pool, safe='')}", timeout=_ANSWERS_S, trust_env=False)
     except httpx.HTTPError as error:
         raise SandboxError(

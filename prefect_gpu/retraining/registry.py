@@ -208,7 +208,7 @@ class ModelRegistry:
         """
         decisions = self.decisions()
         line = _line_of_champions(decisions)
-        current = line[-1] if line else ""  # its record may be gone: whoever rolls back does not need it
+        current = line[-1] if line else ""  # its record may be gone, and is not needed
         if to is None and len(line) < 2:
             raise RegistryError(f"The registry {self.place} has no champion before this one: name a version.")
         target = self.version(line[-2] if to is None else to)

@@ -45,27 +45,27 @@ def test_without_a_server_mlflow_is_not_even_imported(monkeypatch: pytest.Monkey
     assert train(0.5).run_id == ""
 
 
-def test_a_name_that_mlflow_refuses_does_not_cost_the_loss_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[dict[str, float]] = []
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """What a pretended MLflow is told of each step."""
+    told: list[dict[str, float]] = []
     server = MagicMock(**{"active_run.return_value": None})
-    server.log_metrics = lambda numbers, **more: logged.append(numbers)
+    server.log_metrics = lambda numbers, **more: told.append(numbers)
     monkeypatch.setattr("prefect_gpu.retraining.mlflow_logging.find_spec", lambda name: object())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", server)
+    return told
+
+
+def test_a_name_that_mlflow_refuses_does_not_cost_the_loss_of_its_step(logged: list[dict[str, float]]) -> None:
     with training_run(steps=1) as run, mlflow_run(run, {}, code=__file__):
         for _ in run.steps():
             run.report(loss=0.5, **{"acc@5": 0.75, "val/f1 (macro)": 0.5})
     assert logged == [{"loss": 0.5, "acc_5": 0.75, "val/f1 _macro_": 0.5}]
 
 
-def test_a_metric_that_is_undefined_in_a_step_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_is_undefined_in_a_step_ends_no_training(logged: list[dict[str, float]]) -> None:
     """``report()`` takes None, and an array of one number."""
-    logged: list[dict[str, float]] = []
-    server = MagicMock(**{"active_run.return_value": None})
-    server.log_metrics = lambda numbers, **more: logged.append(numbers)
-    monkeypatch.setattr("prefect_gpu.retraining.mlflow_logging.find_spec", lambda name: object())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow")
-    monkeypatch.setitem(sys.modules, "mlflow", server)
     with training_run(steps=2) as run, mlflow_run(run, {}, code=__file__):
         for step in run.steps():
             run.report(loss=0.5, accuracy=np.array([0.75]) if step else None)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Protocol
 
 from prefect_gpu.scheduling.fair_share.owed import claims, down, floors
-from prefect_gpu.scheduling.fair_share.tree import NOBODY, Tree, never_within
+from prefect_gpu.scheduling.fair_share.tree import NOBODY, Tree
 from prefect_gpu.scheduling.fair_share.usage import Usage
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.model.shares import Shares
@@ -180,7 +180,7 @@ class Standing:
             limit = self.tree.share[node].limit
             if limit is not None and holds[node] + devices > limit + _EVEN:
                 holds_words = f"the limit of {node} is {limit} devices, and it holds {holds[node]:g}"
-                return "share-limit", never_within(self.shares, owner, devices) or holds_words
+                return "share-limit", self.tree.never_within(owner, devices) or holds_words
         if firm and self._takes_what_is_promised(owner, devices, more):
             others = ", ".join(self._lacking(owner)) or "others"
             return "guaranteed", (

@@ -11,16 +11,6 @@ NOBODY = "(nobody)"
 """What runs are called that say no owner."""
 
 
-def never_within(shares: Shares, owner: str, devices: int) -> str:
-    """Why an owner's limits, its own or a group's, are below so many devices, in words; empty: they are not."""
-    tree = Tree(shares, (owner,))
-    for node in tree.path(owner):
-        limit = tree.share[node].limit
-        if limit is not None and devices > limit:
-            return f"the limit of {node} is {limit} devices, and this run needs {devices}"
-    return ""
-
-
 class Tree:
     """The shares of a pool, with a leaf for each owner that there is.
 
@@ -56,6 +46,14 @@ class Tree:
         while node is not None:
             yield node
             node = self._parent[node]
+
+    def never_within(self, owner: str, devices: int) -> str:
+        """Why an owner's limits, its own or a group's, are below so many devices, in words; empty: they are not."""
+        for node in self.path(owner):
+            limit = self.share[node].limit
+            if limit is not None and devices > limit:
+                return f"the limit of {node} is {limit} devices, and this run needs {devices}"
+        return ""
 
     def totals(self, by_owner: Mapping[str, float]) -> dict[str, float]:
         """By node: the sum of its owners' numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect_gpu.scheduling.decision import Decision
-from prefect_gpu.scheduling.fair_share.tree import never_within
+from prefect_gpu.scheduling.fair_share.tree import Tree
 from prefect_gpu.scheduling.model.jobs import Job
 
 NO_PROMISES = "the scheduling profile of this pool keeps no promises: choose adaptive"
@@ -30,7 +30,9 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
             decision.refuse(job, None, NO_PROMISES)
         return not request.promise
     shares = state.quotas.shares
-    too_many = never_within(shares, request.owner, request.total_gpus) if shares is not None else ""
+    too_many = (
+        Tree(shares, (request.owner,)).never_within(request.owner, request.total_gpus) if shares is not None else ""
+    )
     if too_many:
         if request.promise:
             decision.refuse(job, None, too_many)
