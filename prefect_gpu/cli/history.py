@@ -74,12 +74,7 @@ def history(
         measured = common.read_contention(url, limit=chosen_limit, flow_name=flow)
         common.print_json(measured) if as_json else _show_contention(measured)
         return
-    try:
-        start = since.timestamp() if since else None
-    except (ValueError, OverflowError):
-        common.fail(
-            f"--since {since.date()} is no date of this system's clock: give a later or an earlier one.", code=2
-        )
+    start = _moment(since) if since else None
     rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome, since=start)
     if deadlines:
         found = with_deadline(rows)
@@ -100,6 +95,15 @@ def history(
         typer.echo(f"Wrote {common.plural(len(rows), 'run')} to {csv_file}.")
     else:
         _show(rows, total, url)
+
+
+def _moment(since: datetime) -> float:
+    try:
+        return since.timestamp()
+    except (ValueError, OverflowError):
+        common.fail(
+            f"--since {since.date()} is no date of this system's clock: give a later or an earlier one.", code=2
+        )
 
 
 def write_csv(rows: Sequence[HistoryRow], file: TextIO) -> None:
