@@ -62,6 +62,14 @@ class Node:
     ends_why: str = ""
 
     @cached_property
+    def groups(self) -> dict[str, str]:
+        """The name of the group that each device belongs to: those of this node that are alike.
+
+        It is the same whichever other devices the node has, and no other node has one of that name.
+        """
+        return {one.id: f"{self.id}/{one.kind}/{one.capability}/{one.memory_bytes >> 30}" for one in self.devices}
+
+    @cached_property
     def least_memory_bytes(self) -> int:
         """Memory of its smallest device; 0 without any."""
         return min((device.memory_bytes for device in self.devices), default=0)

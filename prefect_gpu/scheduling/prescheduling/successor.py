@@ -354,8 +354,8 @@ def _place_behind(job: Job, waiting: Job, end: float, decision: Decision) -> Pla
         if gpus > len(placement.devices):
             return None
         parts = (replace(placement, devices=placement.devices[:gpus]),)
-    promises, on = state.promises, Counter(part.node for part in parts for _ in part.devices)
-    if not all(promises.leaves_room_with(waiting, [job], node, count, behind=True) for node, count in on.items()):
+    promises, on = state.promises, Counter(state.group_of(one) for part in parts for one in part.devices)
+    if not all(promises.leaves_room_with(waiting, [job], group, count, behind=True) for group, count in on.items()):
         return None
     return _granted(waiting, parts, placement.servers, decision)
 

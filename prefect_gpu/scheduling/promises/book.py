@@ -99,6 +99,15 @@ class Book:
         self.jobs[job.id] = job
         self.stale()
 
+    def changed(self, job: Job) -> None:
+        """A job that waits asks for something else: its plan is made anew, and without a deadline it has none."""
+        if job.request.deadline_at is None:
+            self._let_go(job)
+        elif job.id in self.jobs:
+            self.plans.pop(job.id, None)
+            self._at_risk.discard(job.id)
+            self.stale()
+
     def remove(self, job: Job) -> None:
         """A job is over."""
         self._broken.discard(job.id)
@@ -199,7 +208,9 @@ class Book:
         missing = [job for name, job in self.jobs.items() if not job.active and name not in self.plans]
         crowded = set(gantt.overfull())
         behind = [
-            name for name, one in self.plans.items() if crowded & one.devices.keys() or one.start < facts.now - MARGIN_S
+            name
+            for name, one in self.plans.items()
+            if crowded & one.devices.keys() or not gantt.has(one) or one.start < facts.now - MARGIN_S
         ]
         for name in behind:
             del self.plans[name]
@@ -255,36 +266,33 @@ class Book:
         """When the next plan starts."""
         return min((one.start for one in self.plans.values() if one.start > self._facts.now), default=None)
 
-    def leaves_room(self, job: Job, node: str) -> bool:
-        """Whether plans can be kept if a job starts now on a node: it may be stopped, or it is gone in time."""
+    def leaves_room(self, job: Job, group: str) -> bool:
+        """Whether plans can be kept if a job starts now on a group: it may be stopped, or it is gone in time."""
         if not self.jobs or not job.request.total_gpus or not stays(job, self._facts, self.jobs):
             return True
-        if node not in self._facts.nodes:
-            return True
         gantt, request, own = self._gantt(), job.request, self.plans.get(job.id)
-        most = len(self._facts.nodes[node].devices)
-        wanted = request.gpus if request.workers == 1 and not request.spans else min(request.total_gpus, most)
+        wanted = min(request.total_gpus, gantt.size(group))
         if own is not None:
             gantt.take(own, -1)
-            # Of a gang, only so many instances need be here as are planned here: the others have room elsewhere.
-            wanted = min(wanted, own.devices.get(node, wanted))
+            # Only so many devices need be of this group as are planned of it: for the others there is room elsewhere.
+            wanted = min(wanted, own.devices.get(group, wanted))
         now = self._facts.now
-        least = gantt.least(node, now, now + left_s(job, self._facts))
+        least = gantt.least(group, now, now + left_s(job, self._facts))
         if own is not None:
             gantt.take(own)
         return least >= wanted
 
-    def leaves_room_with(self, job: Job, others: Sequence[Job], node: str, devices: int = 1, *, behind: bool) -> bool:
+    def leaves_room_with(self, job: Job, others: Sequence[Job], group: str, devices: int = 1, *, behind: bool) -> bool:
         """The same on devices that others are on now: they are taken until the last of all of them is gone.
 
         Args:
             others: They are on each of the devices.
-            node: Where these are.
+            group: That these are of.
             devices: How many they are.
             behind: Whether the job begins when the others have ended; else it shares the devices with them.
         """
         facts = self._facts
-        if not self.jobs or node not in facts.nodes or not stays(job, facts, self.jobs):
+        if not self.jobs or not stays(job, facts, self.jobs):
             return True
         ends = {one.id: facts.now + left_s(one, facts) for one in others}
         firm = [ends[one.id] for one in others if stays(one, facts, self.jobs)]
@@ -295,7 +303,7 @@ class Book:
         gantt, own = self._gantt(), self.plans.get(job.id)
         if own is not None:
             gantt.take(own, -1)
-        least = gantt.least(node, taken_until, end)
+        least = gantt.least(group, taken_until, end)
         if own is not None:
             gantt.take(own)
         return least >= devices

@@ -37,20 +37,33 @@ class KeepPromises(Action):
         found = decision.placement.place(job, state, decision.sharing)
         victims: list[Job] = []
         if found is None:
-            planned = state.promises.plans.get(job.id)
-            nodes = set(planned.devices) if planned is not None else set()
-            kept = {device.id for node in state.nodes.values() if node.id not in nodes for device in node.devices}
-            for victim in self._who_may_go(decision, nodes):
-                victims.append(victim)
-                found = self._placed_without(victims, decision, job, kept)
-                if found is not None:
-                    break
+            found, victims = self._by_stopping(decision, job)
         decision.about = None
         if found is None:
             return
         for victim in victims:
             decision.preempt(victim, f"{job.label} was promised its devices from now on")
         decision.launch(job, found, "its deadline was promised" if job.promised else "its deadline leaves no more time")
+
+    def _by_stopping(self, decision: Decision, job: Job) -> tuple[Placement | None, list[Job]]:
+        """Where a job fits if some others are stopped, and which: none that has only devices that it does not want."""
+        state, victims = decision.state, list[Job]()
+        plan = state.promises.plans.get(job.id)
+        groups = plan.devices.keys() if plan is not None else set[str]()
+        nodes = {node.id for node in state.nodes.values() if not groups.isdisjoint(node.groups.values())}
+        kept = {device.id for node in state.nodes.values() if node.id not in nodes for device in node.devices}
+        found: Placement | None = None
+        for victim in self._who_may_go(decision, nodes):
+            victims.append(victim)
+            found = self._placed_without(victims, decision, job, kept)
+            if found is not None:
+                break
+        for victim in victims[:-1] if found is not None else ():
+            others = [one for one in victims if one is not victim]
+            placed = self._placed_without(others, decision, job, kept)
+            if placed is not None:
+                found, victims = placed, others
+        return found, victims
 
     @staticmethod
     def _who_may_go(decision: Decision, nodes: set[str]) -> list[Job]:

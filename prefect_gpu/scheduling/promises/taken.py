@@ -28,7 +28,7 @@ class Facts(Protocol):
     @property
     def now(self) -> float: ...
 
-    def number_of(self, device_id: str) -> int: ...
+    def group_of(self, device_id: str) -> str: ...
 
     def has_node(self, device_id: str) -> bool: ...
 
@@ -50,19 +50,20 @@ def stays(job: Job, facts: Facts, promised: Container[str]) -> bool:
 def needs(job: Job, facts: Facts) -> Asked | None:
     """What a job needs, from when on and for how long; None: no node can ever hold it."""
     request = job.request
-    usable = Counter(node.id for node in facts.nodes.values() for device in node.devices if job.fits_on(device))
     possible = facts.capability.usable(request, job.room_bytes)
-    nodes = {
-        node.id: usable[node.id]
+    usable = [
+        Counter(node.groups[device.id] for device in node.devices if job.fits_on(device))
         for node in facts.nodes.values()
         if any(device.id in possible for device in node.devices)
-    }
-    if not nodes:
+    ]
+    if not usable:
         return None
-    instances, devices, largest = request.workers, request.gpus, max(nodes.values())
+    instances, devices, largest = request.workers, request.gpus, max(map(sum, (one.values() for one in usable)))
     if request.spans and request.gpus > largest:  # it takes whole nodes, and one more for the rest
         instances, devices = -(-request.gpus // largest), largest
-    return Asked(instances, devices, left_s(job, facts), nodes, max(facts.now, job.due_at))
+    groups = {group: count for one in usable for group, count in one.items()}
+    mixed = tuple(tuple(one) for one in usable if len(one) > 1)
+    return Asked(instances, devices, left_s(job, facts), groups, max(facts.now, job.due_at), mixed)
 
 
 def taken(facts: Facts, promised: Container[str]) -> Gantt:
@@ -72,11 +73,11 @@ def taken(facts: Facts, promised: Container[str]) -> Gantt:
         promised: As for :func:`stays`.
     """
     now = facts.now
-    gantt = Gantt({node.id: len(node.devices) for node in facts.nodes.values()}, now)
+    gantt = Gantt(Counter(group for node in facts.nodes.values() for group in node.groups.values()), now)
     for node in facts.nodes.values():
         for device in node.devices:
             if device.ends_at is not None:
-                gantt.take(Planned(max(now, device.ends_at), math.inf, {node.id: 1}))
+                gantt.take(Planned(max(now, device.ends_at), math.inf, {node.groups[device.id]: 1}))
     shared: dict[str, tuple[float, str]] = {}  # a device that several may be on counts once, for as long as the last
     for job in facts.running.values():
         if job.placement is None or not job.request.total_gpus or not stays(job, facts, promised):
@@ -85,7 +86,7 @@ def taken(facts: Facts, promised: Container[str]) -> Gantt:
         start = now + left_s(ahead, facts) if ahead is not None and stays(ahead, facts, promised) else now
         end = start + left_s(job, facts)
         # Devices out of service are no part of what their node has.
-        held = [(part.node, one) for part in job.placement.parts for one in part.devices if facts.has_node(one)]
+        held = [(facts.group_of(one), one) for one in job.placement.all_devices if facts.has_node(one)]
         if job.placement.shared:
             shared.update((one, max(shared.get(one, (end, name)), (end, name))) for name, one in held)
         elif held:

@@ -60,7 +60,7 @@ class DeclaredMemory(NoSharing):
             return False
         if not state.promises.jobs or not state.has_node(device.id):
             return True
-        return state.promises.leaves_room_with(job, company, state.node_of(device.id), behind=False)
+        return state.promises.leaves_room_with(job, company, state.group_of(device.id), behind=False)
 
     def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
         """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""

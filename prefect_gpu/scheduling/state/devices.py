@@ -90,6 +90,10 @@ class DeviceBooks:
         """The node that has the device. Raises KeyError if none has it now."""
         return self._where[device_id][0].node.id
 
+    def group_of(self, device_id: str) -> str:
+        """The group of like devices of its node that it belongs to. Raises KeyError if no node has it now."""
+        return self._where[device_id][0].node.groups[device_id]
+
     def free_on(self, node_id: str) -> int:
         """Devices of the node that nobody is on."""
         return len(self._books[node_id].free)

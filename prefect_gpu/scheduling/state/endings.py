@@ -62,12 +62,8 @@ def can_take(job: Job, device: Device, state: State) -> bool:
     """
     if not job.fits_on(device) or (device.ends_at is not None and not lasts_until(job, device.ends_at, state)):
         return False
-    return not state.promises.jobs or not state.has_node(device.id) or leaves_room(job, state.node_of(device.id), state)
-
-
-def leaves_room(job: Job, node: str, state: State) -> bool:
-    """Whether what was promised can be kept if a job starts on a node now."""
-    return state.promises.leaves_room(job, node)
+    promises = state.promises
+    return not promises.jobs or not state.has_node(device.id) or promises.leaves_room(job, state.group_of(device.id))
 
 
 def cut_short(job: Job, end: float, state: State) -> bool:

@@ -14,7 +14,7 @@ from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.model.kinds import linked
 from prefect_gpu.scheduling.sharing.rules import Sharing
-from prefect_gpu.scheduling.state.endings import can_take, lasts_until, leaves_room
+from prefect_gpu.scheduling.state.endings import can_take, lasts_until
 from prefect_gpu.scheduling.state.state import State
 
 
@@ -69,7 +69,10 @@ def any_will_do(job: Job, node: Node, state: State) -> bool:
 
 def any_will_last(job: Job, node: Node, state: State) -> bool:
     """Whether a node and all its devices are there for long enough for a job that starts now."""
-    return lasts_until(job, node.first_end, state) and leaves_room(job, node.id, state)
+    if not lasts_until(job, node.first_end, state):
+        return False
+    promises = state.promises
+    return not promises.jobs or all(promises.leaves_room(job, group) for group in set(node.groups.values()))
 
 
 def usable_now(job: Job, state: State) -> frozenset[str]:

@@ -195,7 +195,9 @@ class State(DeviceBooks):
         """A job that stands in no line asks for something else."""
         self.wanted_count += request.total_gpus - job.request.total_gpus
         self.growing_count += (request.max_workers is not None) - (job.request.max_workers is not None)
-        job.request = request
+        differs, job.request = job.request != request, request
+        if differs:
+            self.promises.changed(job)
 
     def take(self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None) -> None:
         """Give a waiting job its placement."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -109,6 +110,76 @@ def test_who_cannot_be_stopped_is_prepared_on_no_device_that_is_promised() -> No
     world.submit("firm", request=firm, estimate=Estimate(4_000.0, launching_s=6.0))
     world.wait(97.0)
     assert "firm" not in world.places
+
+
+def mixed(**more: Any) -> World:
+    """A node with two devices of one kind and two of another, all of one size."""
+    devices = tuple(Device(f"n{number}", "big" if number < 2 else "small", 8 * GIB) for number in range(4))
+    return World(Node("n", devices, tuple(range(8))), profile="adaptive", abilities=STOPS, **more)
+
+
+def test_a_promise_counts_only_devices_of_the_kinds_that_are_wanted() -> None:
+    world, big = mixed(), Wants(kinds=("big",))
+    world.submit("firm", request=Request(2, wants=big, time_limit_s=5_000.0), estimate=exactly(4_000.0))
+    world.train("firm")
+    [refused] = world.submit("a", request=by(1500.0, wants=big), estimate=exactly(100.0))
+    assert isinstance(refused, Refuse) and refused.earliest is not None and refused.earliest > 5_000.0
+    [promised, *_] = world.submit("b", request=by(1500.0, gpus=2), estimate=exactly(100.0))
+    assert isinstance(promised, Promise), "any kind will do"
+
+
+def test_what_is_promised_of_one_kind_keeps_nobody_from_another() -> None:
+    world = mixed()
+    world.submit("a", request=by(1150.0, gpus=2, wants=Wants(kinds=("big",))), estimate=exactly(100.0))
+    world.submit("b", request=by(1160.0, gpus=2, wants=Wants(kinds=("big",))), estimate=exactly(40.0))
+    world.submit("firm", request=Request(2), estimate=exactly(4_000.0))
+    assert world.places["firm"] == "n2 n3"
+
+
+def test_a_promise_may_be_kept_with_devices_of_two_kinds_of_a_node() -> None:
+    world = mixed()
+    [promised, *_] = world.submit("a", request=by(1500.0, gpus=4), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and world.places["a"] == "n0 n1 n2 n3"
+    [promised, *_] = world.submit("b", request=by(1500.0, gpus=3), estimate=exactly(100.0))
+    assert isinstance(promised, Promise)
+    world.train("a")
+    world.wait(100.0)
+    world.end("a")
+    assert "b" in world.places
+
+
+def test_only_who_has_what_was_promised_makes_room_for_it() -> None:
+    world = mixed()
+    for name, count, kind in (("wide", 2, "big"), ("other", 1, "small"), ("last", 1, "small")):
+        request = replace(MAY_STOP, gpus=count, wants=Wants(kinds=(kind,)))
+        world.submit(name, request=request, service_s=10_000.0)
+        world.train(name)
+        world.wait(1.0)
+    world.submit("a", request=by(1500.0, wants=Wants(kinds=("big",))), estimate=exactly(100.0))
+    world.wait(1398.0 - world.now)
+    assert world.stopped == ["wide"]
+
+
+def test_who_asks_for_another_deadline_while_it_waits_is_planned_anew() -> None:
+    world = pool(8, 8)
+    world.submit("long", "longer", request=MAY_STOP, service_s=10_000.0)
+    world.train("long", "longer")
+    world.submit("a", request=by(1500.0), estimate=exactly(100.0))
+    world.submit("a", request=by(1300.0, gpus=2), estimate=exactly(100.0))
+    assert world.scheduler.next_due() == 1198.0
+    world.submit("a", request=Request(2), estimate=exactly(100.0))
+    assert not world.state.promises.plans and not world.state.promises.jobs
+
+
+def test_a_plan_on_a_node_that_is_gone_is_made_again_at_once() -> None:
+    world = World(node("a", 8), node("b", 8), profile="adaptive", abilities=STOPS)
+    world.submit("long", "longer", request=MAY_STOP, service_s=10_000.0)
+    world.train("long", "longer")
+    world.submit("kept", request=by(1500.0), estimate=exactly(100.0))
+    world.submit("also", request=by(1500.0), estimate=exactly(100.0))
+    world.handle(ev.NodesChanged((node("a", 8),)))
+    world.handle(ev.JobStopped("longer"))
+    assert sorted(world.state.promises.plans[name].start for name in ("kept", "also")) == [1298.0, 1398.0]
 
 
 @pytest.mark.parametrize("promise", [True, False])
