@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from prefect_gpu.retraining.places import Place, find_place
+from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.manifest import facts_of
 
 ARRIVED = "dataset.arrived"
@@ -57,15 +59,27 @@ class DataFiles:
         return Snapshot(version[:16], tuple(name for name, _ in known))
 
     def read(self, name: str) -> bytes:
-        """One file's content."""
+        """One file's content.
+
+        Raises:
+            FileNotFoundError: There is none of this name.
+            OSError: It cannot be read.
+            ConnectionError: S3 is out of reach.
+        """
         location = self.place.location
         if isinstance(location, Path):
             return (location / name).read_bytes()
-        key = f"{location.prefix}/{name}".lstrip("/")
-        return bytes(self.place.client().get_object(Bucket=location.bucket, Key=key)["Body"].read())
+        with self._in_s3() as client:
+            found = client.get_object(Bucket=location.bucket, Key=_key(location, name))
+            return bytes(found["Body"].read())
 
     def add(self, name: str, content: bytes) -> None:
-        """Add a file, or replace it, whole or not at all."""
+        """Add a file, or replace it, whole or not at all.
+
+        Raises:
+            OSError: It cannot be written.
+            ConnectionError: S3 is out of reach.
+        """
         location = self.place.location
         if isinstance(location, Path):
             location.mkdir(parents=True, exist_ok=True)
@@ -73,8 +87,8 @@ class DataFiles:
             aside.write_bytes(content)
             aside.replace(location / name)
         else:
-            key = f"{location.prefix}/{name}".lstrip("/")
-            self.place.client().put_object(Bucket=location.bucket, Key=key, Body=content)
+            with self._in_s3() as client:
+                client.put_object(Bucket=location.bucket, Key=_key(location, name), Body=content)
 
     def _counts(self, name: str) -> bool:
         """Whether it is one of the files: for a shell, hidden ones are none. S3's consoles make one without a name."""
@@ -89,18 +103,31 @@ class DataFiles:
                     if self._counts(path.name) and path.is_file():
                         yield path.name, facts_of(path).sha256
             return
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        from prefect_gpu.training.checkpoints.s3 import out_of_reach
-
-        base = f"{location.prefix}/".lstrip("/")
-        try:
-            pages = self.place.client().get_paginator("list_objects_v2")
+        base = _key(location, "")
+        with self._in_s3() as client:
+            pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=location.bucket, Prefix=base, Delimiter="/"):
                 found = ((one["Key"][len(base) :], one["ETag"]) for one in page.get("Contents") or ())
                 yield from (one for one in found if self._counts(one[0]))
+
+    @contextmanager
+    def _in_s3(self) -> Iterator[Any]:
+        """A client, whose errors become those that a folder would give, with their remedy."""
+        client = self.place.client()  # says what is missing, if boto3 is
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        from prefect_gpu.training.checkpoints.s3 import error_code, out_of_reach
+
+        try:
+            yield client
         except (BotoCoreError, ClientError) as error:
-            raise ConnectionError(out_of_reach(f"The data at {location} are", error)) from error
+            if isinstance(error, ClientError) and error_code(error) == "NoSuchKey":
+                raise FileNotFoundError(f"{self.place} has no such file: {error}") from error
+            raise ConnectionError(out_of_reach(f"The data at {self.place} are", error)) from error
+
+
+def _key(location: S3Location, name: str) -> str:
+    return f"{location.prefix}/{name}".lstrip("/")
 
 
 def announce(dataset: str, files: DataFiles) -> Snapshot:

@@ -81,13 +81,20 @@ class ModelRegistry:
         about = plain(about)  # before anything is copied
         place = f"models/{secrets.token_hex(8)}"
         store = self.place.below(place).store()
-        copy = shutil.copytree if model.is_dir() else shutil.copyfile
+        hashes = []
+
+        def copy(path: Path) -> None:
+            """What was copied is what counts, should the model change meanwhile."""
+            target = path.with_suffix(model.suffix)
+            (shutil.copytree if model.is_dir() else shutil.copyfile)(model, target)
+            hashes.append(digest(target))
+
         try:
-            kept = store.save(lambda path: copy(model, path.with_suffix(model.suffix)), step=0)
+            kept = store.save(copy, step=0)
         except (CheckpointError, OSError) as error:
             raise RegistryError(f"{model} could not be put into the registry {self.place}: {error}") from error
         facts: dict[str, Any] = {
-            "sha256": digest(model),
+            "sha256": hashes[-1],
             "size_bytes": kept.size_bytes,
             "place": place,
             "created_at": _now(),

@@ -11,6 +11,7 @@ import pytest
 from prefect_gpu.retraining import DataFiles, data
 from prefect_gpu.retraining.places import Place
 from prefect_gpu.training.checkpoints.manifest import FileFacts, facts_of
+from tests.radosgw import BUCKET
 
 
 def test_a_file_that_is_renamed_meanwhile_spoils_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +57,13 @@ def test_the_object_that_a_console_makes_for_a_folder_is_no_file(monkeypatch: py
     lists = SimpleNamespace(paginate=lambda **asked: pages)
     monkeypatch.setattr(Place, "client", lambda self: SimpleNamespace(get_paginator=lambda name: lists))
     assert DataFiles("s3://bucket/digits").snapshot().names == ("a.csv",)
+
+
+@pytest.mark.needs("s3")
+def test_what_cannot_be_read_or_written_in_s3_is_said(bucket: str) -> None:
+    with pytest.raises(FileNotFoundError, match="has no such file"):
+        DataFiles(bucket).read("a.csv")
+    files = DataFiles(bucket.replace(BUCKET, "nobodys"))
+    for asks in (lambda: files.read("a.csv"), lambda: files.add("a.csv", b"one"), files.snapshot):
+        with pytest.raises(ConnectionError, match=r"The data at .* are out of reach.*Make the bucket first"):
+            asks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,21 @@ class TestFolder(RegistrySuite):
         models.place.below(made.place).store().save(lambda path: path.write_text("another"), step=0)
         with pytest.raises(RegistryError, match="is not what was registered"):
             models.load(made, Path.read_text)
+
+    def test_a_model_that_changes_as_it_is_registered_is_what_was_copied(
+        self, models: ModelRegistry, model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = type(models.place.store())
+        save = store.save
+
+        def changes(self: Any, *args: Any, **more: Any) -> Any:
+            kept = save(self, *args, **more)
+            model.write_text("the next training's")
+            return kept
+
+        before = model.read_text()
+        monkeypatch.setattr(store, "save", changes)
+        assert models.load(models.register(model, data_version="a"), Path.read_text) == before
 
     def test_a_registration_that_was_cut_short_is_no_version(self, models: ModelRegistry, model: Path) -> None:
         models.place.below("models/00").store().save(lambda path: path.write_text("half"), step=0)

@@ -140,6 +140,9 @@ class CoreTuning(Reaction):
         placement, state = job.placement, decision.state
         if placement is None or placement.others or not placement.devices or not placement.cpus or job.share < 1.0:
             return False
+        node = state.nodes.get(placement.node)
+        if node is None or not node.cpus:  # it is out of reach, or its cores are not handed out any more
+            return False
         if self._keeps_asked and job.request.cpus is not None:
             all_stop = not state.firm_count or all(one.request.preemptible for one in jobs_on(placement.node, state))
             if not (decision.can_stop(job) and all_stop):

@@ -130,3 +130,12 @@ def test_the_use_of_the_device_counts_where_it_is_measured() -> None:
     pool.start("a", Request())
     pool.tell(ev.UtilisationMeasured("a", 0.5), 1.0)
     assert pool.train("a", lambda cores: 1.0) == []
+
+
+def test_on_a_node_that_hands_out_no_cores_any_more_nothing_is_tuned() -> None:
+    pool = Pool(cpus=4)
+    pool.start("a", Request())
+    pool.tell(ev.NodesChanged((node("n", 11, cpus=0),)))
+    assert pool.train("a", lambda cores: 1.0) == []
+    pool.tell(ev.NodesChanged(()))
+    assert pool.train("a", lambda cores: 1.0) == []
