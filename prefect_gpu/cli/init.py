@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import suppress
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +17,10 @@ import typer
 
 from prefect_gpu.cli import common
 
+_FORBIDDEN = "/%&><"  # Prefect's names have none of these
+_PLAIN = re.compile(
+    r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[a-z][a-z0-9_-]*", re.IGNORECASE
+)  # YAML needs no quotes
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -45,6 +51,8 @@ def init(
     pool: Annotated[str, typer.Option(metavar="NAME", help="Name of the work pool.")] = "gpus",
 ) -> None:
     """Write a training that works, and its deployment, to begin from. Nothing that is there is overwritten."""
+    if not pool.strip() or any(character in _FORBIDDEN for character in pool):
+        common.fail(f"--pool {pool!r} is no name of a work pool: leave out {' '.join(_FORBIDDEN)}.", code=2)
     try:
         there = [name for name in _FILES[kind] if (folder / name).exists()]
         if there:
@@ -54,6 +62,9 @@ def init(
         for name in _FILES[kind]:
             (folder / name).write_text(_text(name, kind, pool))
     except OSError as error:
+        for name in _FILES[kind]:  # none was there before: another attempt is to find none, either
+            with suppress(OSError):
+                (folder / name).unlink()
         common.fail(
             f"{error.filename or folder} cannot be written: {error.strerror}. Name a folder that this user may write."
         )
@@ -65,7 +76,9 @@ def init(
 def _text(name: str, kind: Kind, pool: str) -> str:
     places = (_TEMPLATES / kind.value / name, _TEMPLATES / name, _TEMPLATES / Kind.process.value / name)
     file = next(place for place in places if place.exists())
-    return Template(file.read_text()).safe_substitute(pool=pool)
+    quoted = json.dumps(pool)  # as YAML and Python have strings, too
+    text = file.read_text().replace('"$pool"', quoted.replace("$", "$$"))
+    return Template(text).safe_substitute(pool=pool if _PLAIN.fullmatch(pool) else quoted)
 
 
 def _checkout() -> str:
@@ -79,7 +92,7 @@ def _next(folder: Path, kind: Kind, pool: str) -> str:
     if kind is Kind.slurm:
         return _shown(steps + _with_slurm(pool))
     asked = "" if kind is Kind.process else f" --kind {kind.value}"
-    asked += "" if pool == "gpus" else f" --pool {pool}"
+    asked += "" if pool == "gpus" else f" --pool {quote(pool)}"
     steps.append((f"prefect-gpu up{asked}", "a server, the pool and a worker, for trying out"))
     if kind is Kind.process:
         steps.append(("python train.py", "four trainings in the pool"))
@@ -90,7 +103,7 @@ def _next(folder: Path, kind: Kind, pool: str) -> str:
         steps.append(("docker build --tag trainings:1 .", "the image that the trainings run in"))
     steps += [
         ("prefect --no-prompt deploy --all", "the training as a deployment"),
-        (f"prefect deployment run train/{pool} --watch", "one run of it"),
+        (f"prefect deployment run {quote(f'train/{pool}')} --watch", "one run of it"),
         ("prefect-gpu status --once", "what the devices do"),
         ("prefect-gpu down", "end all of it"),
     ]
@@ -104,14 +117,14 @@ def _with_slurm(pool: str) -> list[tuple[str, str]]:
         ("sinfo", "which partitions there are: slurm.yaml names one"),
         ("prefect server start --host 0.0.0.0 --background", "if there is no server yet"),
         ("prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api", ""),
-        (f"prefect work-pool create {pool} --type gpu", ""),
+        (f"prefect work-pool create {quote(pool)} --type gpu", ""),
         ("prefect-gpu register slurm.yaml", "what Slurm is asked for"),
-        (f"export {ours}_SLURM={pool} {ours}_CHANNEL_HOST=0.0.0.0", ""),
+        (f"export {ours}_SLURM={quote(pool)} {ours}_CHANNEL_HOST=0.0.0.0", ""),
         (f"export {ours}_ADVERTISE=$(hostname)", "this machine, as the nodes reach it"),
         ("prefect-gpu doctor", "whether all of it fits together"),
-        (f"prefect worker start --pool {pool}", "and in another terminal:"),
+        (f"prefect worker start --pool {quote(pool)}", "and in another terminal:"),
         ("prefect --no-prompt deploy --all", "the training as a deployment"),
-        (f"prefect deployment run train/{pool} --watch", "one run of it"),
+        (f"prefect deployment run {quote(f'train/{pool}')} --watch", "one run of it"),
     ]
 
 

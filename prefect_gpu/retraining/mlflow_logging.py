@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ def mlflow_run(
     if find_spec("mlflow") is None or is_further_instance() or not _has_server():
         yield MLflowRun()
         return
-    import mlflow
+    mlflow = _try("be imported", import_module, "mlflow")
+    if mlflow is None:
+        yield MLflowRun()
+        return
 
     made = origin(code)
     about = {FLOW_RUN: made["run"], FLOW_RUN_URL: made["run_url"], CODE: made["code_version"], **(tags or {})}

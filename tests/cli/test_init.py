@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 import pytest
 import yaml
@@ -42,6 +45,43 @@ def test_what_is_written_can_be_read_and_names_the_pool(run_cli: InProcess, tmp_
         if line.startswith("  "):
             for words in parts(line.strip()):
                 check(words)
+
+
+@pytest.mark.parametrize("pool", ["on", "my pool: 'a'", "12", "größe #1$pool", 'a "b"'])
+def test_any_name_of_a_pool_is_the_name_in_all_files(run_cli: InProcess, tmp_path: Path, pool: str) -> None:
+    folder = tmp_path / "made"
+    done = run_cli("init", str(folder), "--kind", "slurm", "--pool", pool)
+    assert f"--pool {quote(pool)}" in done.output
+    [deployment] = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
+    assert deployment["name"] == deployment["work_pool"]["name"] == pool
+    assert yaml.safe_load((folder / "slurm.yaml").read_text())["name"] == pool
+    assert f"work_pool={pool!r}" in ast.unparse(ast.parse((folder / "train.py").read_text()))
+
+
+@pytest.mark.parametrize("pool", ["a/b", " ", "50%"])
+def test_a_name_that_prefect_refuses_is_refused_before_anything_is_written(
+    run_cli: InProcess, tmp_path: Path, pool: str
+) -> None:
+    done = run_cli("init", str(tmp_path), "--pool", pool)
+    assert done.exit_code == 2 and f"--pool {pool!r} is no name of a work pool" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_leaves_no_half(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def fills_up(self: Path, text: str, *more: Any, **options: Any) -> int:
+        if self.name == "prefect.yaml":
+            write(self, text[:10])
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return write(self, text, *more, **options)
+
+    monkeypatch.setattr(Path, "write_text", fills_up)
+    done = run_cli("init", str(tmp_path))
+    assert done.exit_code == 1 and "cannot be written: No space left on device" in done.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(run_cli: InProcess, tmp_path: Path) -> None:

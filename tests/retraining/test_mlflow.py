@@ -45,6 +45,16 @@ def test_without_a_server_mlflow_is_not_even_imported(monkeypatch: pytest.Monkey
     assert train(0.5).run_id == ""
 
 
+def test_an_mlflow_that_cannot_be_imported_costs_no_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is broken, say, by another version of what it needs."""
+    monkeypatch.setattr("prefect_gpu.retraining.mlflow_logging.find_spec", lambda name: object())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow")
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    assert train(0.5).run_id == "" and "MLflow could not be imported" in caplog.text
+
+
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """What a pretended MLflow is told of each step."""
