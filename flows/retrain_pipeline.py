@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -58,7 +59,8 @@ def scan(data: str, seed: int = 0, mislabelled: float = 0.0) -> str:
         The new file's name.
     """
     files = DataFiles(data, BATCHES)
-    number = len(files.snapshot().names)
+    known = [re.search(r"\d+", name) for name in files.snapshot().names]
+    number = 1 + max((int(found[0]) for found in known if found), default=-1)  # some may have been taken away
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(x))
     chosen = np.take(order, range(number * BATCH, (number + 1) * BATCH), mode="wrap")

@@ -102,6 +102,14 @@ async def open_page(
             error.strerror or error,
         )
         return None
+    if page.unnoted is not None:
+        logger.warning(
+            "The pool's page is at %s, but `prefect-gpu status` does not find it: %s cannot be written (%s). Make room "
+            "there, and start the worker again.",
+            page.url,
+            note_of(settings.resolved_state_dir, pool),
+            page.unnoted.strerror or page.unnoted,
+        )
     return page
 
 

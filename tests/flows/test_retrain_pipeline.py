@@ -66,6 +66,12 @@ def test_a_training_whose_end_was_lost_gives_the_version_that_it_made(tmp_path: 
     assert tries == ["v0001", "v0001"] and len(ModelRegistry(registry).versions()) == 1
 
 
+def test_a_batch_that_arrives_replaces_none_although_some_were_taken_away(tmp_path: Path) -> None:
+    assert [scan(str(tmp_path)) for _ in range(2)] == ["batch-0000.npz", "batch-0001.npz"]
+    (tmp_path / "batch-0000.npz").unlink()
+    assert scan(str(tmp_path)) == "batch-0002.npz"
+
+
 def test_the_model_of_a_version_works(tmp_path: Path) -> None:
     data, registry = str(tmp_path / "data"), ModelRegistry(tmp_path / "registry")
     scan(data)

@@ -32,6 +32,13 @@ async def test_the_page_and_all_that_it_loads_is_there_and_nothing_else(serve: S
             assert (await ask.get(path)).status_code == 404, path
 
 
+async def test_where_its_note_cannot_be_written_it_is_served_and_says_so(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "pages").write_text("no folder")
+    server = await serve(Scene(NOW, []))
+    async with client(server) as ask:
+        assert (await ask.get("/")).status_code == 200 and server.unnoted is not None
+
+
 async def test_numbers_of_thousands_of_digits_are_no_error_of_ours(serve: Serve) -> None:
     async with client(await serve(Scene(NOW, [a_run(1, NOW)]))) as ask:
         epoch = (await ask.get("/api/overview")).json()["epoch"]
