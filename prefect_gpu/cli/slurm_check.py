@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.telemetry import Finding
 
 if TYPE_CHECKING:
     from prefect_gpu.blocks import GpuSlurm
+    from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, Partition
     from prefect_gpu.settings import GpuSettings
 
 _TIMEOUT_S = 15.0
+_WHAT_NODES_HAVE = "`sinfo --format='%P %l %c %m %G'` (partition, time, cores, MiB, GPUs)"
 _BLOCKS = "See which blocks there are: `prefect block ls`."
 
 
@@ -74,20 +79,56 @@ async def _ask(settings: GpuSettings) -> list[Finding]:
                 "PREFECT_INTEGRATIONS_GPU_CHANNEL_HOST=ADDRESS`.",
             )
         )
+    if not wrong:
+        wrong = await _of_shapes(block, slurm)
     shapes = ", ".join(f"{shape.name} (up to {shape.maximum})" for shape in block.shapes)
     return wrong or [Finding("ok", "Slurm", f"Cluster {await slurm.cluster_name()} answers; shapes: {shapes}.")]
 
 
-def _of_partitions(block: GpuSlurm, partitions: dict[str, str]) -> list[Finding]:
+async def _of_shapes(block: GpuSlurm, slurm: Cluster) -> list[Finding]:
+    """What Slurm itself says of each shape: that no node has so many cores, say."""
     found = []
-    for shape in block.shapes:
-        for partition in dict.fromkeys(nodes.partition for nodes in (shape, *shape.more_nodes)):
-            state = partitions.get(partition, "") if partition else "up"
-            if not state:
-                there = ", ".join(sorted(partitions)) or "none"
-                said = f"The shape {shape.name} asks for the partition {partition!r}, and there is none of that name."
-                found.append(Finding("error", "Slurm", f"{said} There are: {there}.", "Correct the block: `sinfo`."))
-            elif state != "up":
-                said = f"The partition {partition} of the shape {shape.name} is {state}: no allocation starts there."
-                found.append(Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`."))
+    for shape in block.plan("python3").shapes:
+        if refusal := await slurm.refusal(shape.options("prefect-gpu-doctor", Path(os.devnull))):
+            said = f"Slurm would refuse an allocation of the shape {shape.name}: {refusal}."
+            found.append(Finding("error", "Slurm", said, f"Correct the block. What nodes have: {_WHAT_NODES_HAVE}."))
     return found
+
+
+def _of_partitions(block: GpuSlurm, partitions: dict[str, Partition]) -> list[Finding]:
+    from prefect_gpu.blocks.slurm import minutes_of
+
+    found, usual = list[Finding](), next((name for name, one in partitions.items() if one.default), "")
+    for shape in block.shapes:
+        for asked in dict.fromkeys(nodes.partition or usual for nodes in (shape, *shape.more_nodes)):
+            names = [name.strip() for name in asked.split(",") if name.strip()]  # Slurm takes the first that will do
+            unheard = [name for name in names if name not in partitions]
+            there = [partitions[name] for name in names if name in partitions]
+            most = max((_minutes(one.time) for one in there), default=math.inf)
+            if unheard:
+                said = f"The shape {shape.name} asks for the partition {unheard[0]!r}, and there is none of that name."
+                known = ", ".join(sorted(partitions)) or "none"
+                found.append(Finding("error", "Slurm", f"{said} There are: {known}.", "Correct the block: `sinfo`."))
+            elif there and all(one.state != "up" for one in there):
+                said = (
+                    f"The partition {asked} of the shape {shape.name} is {there[0].state}: no allocation starts there."
+                )
+                found.append(Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`."))
+            elif minutes_of(shape.time) > most:
+                said = (
+                    f"The shape {shape.name} asks for {shape.time}, and a job of the partition {asked} may last for "
+                    f"{most:.0f} minutes: Slurm would never start its allocations."
+                )
+                remedy = f"Give the shape less time in the block: `time: {most:.0f}`, in minutes."
+                # A quality of service may allow more.
+                found.append(Finding("warning" if shape.qos else "error", "Slurm", said, remedy))
+    return found
+
+
+def _minutes(time: str) -> float:
+    from prefect_gpu.blocks.slurm import minutes_of
+
+    try:
+        return minutes_of(time)
+    except ValueError:  # "infinite"
+        return math.inf

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
+from prefect_gpu.cli.slurm_check import check_slurm
+from prefect_gpu.settings import GpuSettings
 from tests.live.pool import DEADLINE_S, eventually
 from tests.live.slurm.conftest import SlurmPool
 
@@ -79,3 +82,24 @@ async def test_a_drained_node_lets_its_run_end_and_takes_no_other_one(served_poo
         for name in served_pool.lab.nodes:
             served_pool.lab.command("scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
     assert (await served_pool.until(third)).is_completed()
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({}, "answers; shapes: small (up to 3)"),
+        ({"time": "4:00:00"}, "may last for 60 minutes: Slurm would never start its allocations"),
+        ({"time": "4:00:00", "partition": "nowhere,train"}, "asks for the partition 'nowhere', and there is none"),
+        (
+            {"cpus": 4096},
+            "would refuse an allocation of the shape small: Requested node configuration is not available",
+        ),
+    ],
+)
+async def test_the_doctor_says_what_slurm_would_never_grant(
+    slurm_pool: SlurmPool, shape: dict[str, Any], said: str
+) -> None:
+    await slurm_pool.allow(shape)
+    settings = GpuSettings(slurm=slurm_pool.name, advertise=slurm_pool.lab.gateway)
+    [finding] = await asyncio.to_thread(check_slurm, settings)
+    assert said in finding.text and finding.level == ("error" if shape else "ok")

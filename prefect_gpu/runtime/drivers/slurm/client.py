@@ -14,6 +14,7 @@ from pathlib import Path
 from prefect_gpu.runtime.drivers.slurm import accounting
 from prefect_gpu.runtime.drivers.slurm.cluster import (
     JobEnd,
+    Partition,
     SlurmAway,
     SlurmError,
     SlurmJob,
@@ -47,9 +48,19 @@ class SlurmClient:
         names = (line.partition("=")[2].strip() for line in told.splitlines() if line.startswith("ClusterName"))
         return next(names, "") or "cluster"
 
-    async def partitions(self) -> dict[str, str]:
-        told = await self._run("sinfo", "--noheader", "--format=%R|%a")
-        return dict(line.split("|", 1) for line in told.splitlines() if "|" in line)
+    async def partitions(self) -> dict[str, Partition]:
+        told = await self._run("sinfo", "--noheader", "--format=%P|%a|%l")
+        rows = (line.strip().rsplit("|", 2) for line in told.splitlines() if line.count("|") >= 2)
+        return {name.rstrip("*"): Partition(state, time, name.endswith("*")) for name, state, time in rows}
+
+    async def refusal(self, options: Sequence[str]) -> str:
+        try:
+            await self._once("sbatch", "--test-only", *options, "--wrap=true")
+        except SlurmAway:
+            raise
+        except SlurmError as error:
+            return str(error).removeprefix("allocation failure: ")
+        return ""
 
     async def submit(self, script: Path, options: Sequence[str]) -> str:
         told = await self._once("sbatch", "--parsable", *options, str(script))

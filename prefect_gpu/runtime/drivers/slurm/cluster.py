@@ -93,6 +93,21 @@ class SlurmJob:
         return self.state in RUNNING
 
 
+@dataclass(frozen=True)
+class Partition:
+    """A partition of the cluster.
+
+    Attributes:
+        state: ``up`` or another one.
+        time: How long a job may last, as Slurm writes it; ``infinite``: as long as it likes.
+        default: Whether jobs that name none are known to go there.
+    """
+
+    state: str
+    time: str = "infinite"
+    default: bool = False
+
+
 def as_allocations(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
     """Each heterogeneous job, which Slurm shows part by part (``7+0``, ``7+1``), as the one allocation that it is.
 
@@ -147,8 +162,17 @@ class Cluster(Protocol):
         """What the cluster calls itself."""
         ...
 
-    async def partitions(self) -> dict[str, str]:
-        """The partitions and their state, ``up`` or another one."""
+    async def partitions(self) -> dict[str, Partition]:
+        """The partitions."""
+        ...
+
+    async def refusal(self, options: Sequence[str]) -> str:
+        """Why a job would be refused as soon as it was submitted, in Slurm's words; empty: it would not be, or Slurm
+        cannot be asked that in this way. Nothing is submitted.
+
+        Args:
+            options: As of :meth:`submit`.
+        """
         ...
 
     async def submit(self, script: Path, options: Sequence[str]) -> str:

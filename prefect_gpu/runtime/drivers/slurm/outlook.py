@@ -7,6 +7,17 @@ from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
 
+# Reasons that do not pass by themselves, as the shape asks for what it may not have: what that is.
+_FOR_EVER = {
+    "PartitionTimeLimit": "its `time` is more than its partition allows",
+    "PartitionNodeLimit": "its `nodes` are more than its partition allows",
+    "AssocMaxWallDurationPerJobLimit": "its `time` is more than its account allows",
+    "QOSMaxWallDurationPerJobLimit": "its `time` is more than its QOS allows",
+    "BadConstraints": "no node has its `constraint`",
+    "InvalidAccount": "its `account` is none",
+    "InvalidQOS": "its `qos` is none",
+}
+
 
 def coming(run: Wanted, supply: Supply, connecting: bool, unreached: str = "") -> Coming | None:
     """See :meth:`.Driver.coming`.
@@ -30,6 +41,8 @@ def coming(run: Wanted, supply: Supply, connecting: bool, unreached: str = "") -
     if waiting:
         reason = waiting[0].reason
         why = f" for {reason}" if reason not in ("None", "") else ""
+        if reason in _FOR_EVER:
+            why = f"{why}: {_FOR_EVER[reason]}. Correct the shape, register the block again, and start the worker anew"
         return Coming(f"Slurm's job {waiting[0].id}, an allocation of the shape {shape.name!r}, waits{why}")
     if len(ours) < shape.maximum or connecting or any(pilot.job is None for pilot in ours):
         return Coming(f"Slurm is asked for an allocation of the shape {shape.name!r}")

@@ -133,6 +133,7 @@ class Pilots:
             ),
             ports=tuple(random.sample(PORTS, self._ports)),
             shared=self.told is None,
+            asked=shape.asked,
         )
         pilot = self.all[name] = Pilot(name, record)
         self._write(pilot)

@@ -22,6 +22,7 @@ from prefect_gpu.runtime.drivers.slurm import accounting
 from prefect_gpu.runtime.drivers.slurm.client import called, environment
 from prefect_gpu.runtime.drivers.slurm.cluster import (
     JobEnd,
+    Partition,
     SlurmAway,
     SlurmError,
     SlurmJob,
@@ -35,9 +36,9 @@ from prefect_gpu.runtime.drivers.slurm.rest_words import (
     environment_of,
     flags_of,
     job_of,
+    partition_of,
     parts_of,
     properties_of,
-    state_of_partition,
 )
 
 _ANSWER_S = 30.0
@@ -119,9 +120,12 @@ class SlurmRest:
         hosts = [str(one["hostname"]) for one in told.get("pings") or ()]
         return str(named.get("cluster") or "") or next(iter(hosts), "cluster")
 
-    async def partitions(self) -> dict[str, str]:
+    async def partitions(self) -> dict[str, Partition]:
         found = (await self._ask("GET", "slurm", "partitions"))["partitions"]
-        return {str(one["name"]): state_of_partition(one).lower() for one in found}
+        return {str(one["name"]): partition_of(one) for one in found}
+
+    async def refusal(self, options: Sequence[str]) -> str:
+        return ""  # slurmrestd submits or does not
 
     async def submit(self, script: Path, options: Sequence[str]) -> str:
         version = await self._version()

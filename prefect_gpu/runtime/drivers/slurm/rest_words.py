@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from prefect_gpu.runtime.drivers.slurm.cluster import OUT_OF_MEMORY, JobEnd, SlurmError, SlurmJob, has_ended
+from prefect_gpu.runtime.drivers.slurm.cluster import (
+    OUT_OF_MEMORY,
+    JobEnd,
+    Partition,
+    SlurmError,
+    SlurmJob,
+    has_ended,
+)
 from prefect_gpu.runtime.drivers.slurm.shapes import COMPONENT
 
 TESTED = 38
@@ -47,6 +54,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "nice": ("nice", int),
 }
 _EXPORT, _NO_REQUEUE, _GRES, _NODES, _EXCLUSIVE = "export", "no-requeue", "gres", "nodes", "exclusive"
+_NO_MINUTES = 0xFFFFFFFE  # from here on, Slurm says that there are none, or no end of them
 KNOWN = frozenset({*_PROPERTIES, _EXPORT, _NO_REQUEUE, _GRES, _NODES, _EXCLUSIVE})
 """Options of ``sbatch`` that can be said by HTTP."""
 
@@ -155,10 +163,13 @@ def _seconds(told: Any) -> float | None:
     return float(seconds) if 0 < seconds < 1 << 33 else None
 
 
-def state_of_partition(told: Mapping[str, Any]) -> str:
-    """``UP``, or another one."""
+def partition_of(told: Mapping[str, Any]) -> Partition:
+    """A partition."""
     later = told.get("partition")
-    return state_of(later.get("state") if isinstance(later, Mapping) else told.get("state"))
+    state = state_of(later.get("state") if isinstance(later, Mapping) else told.get("state"))
+    most = told.get("maximums")
+    minutes = _number(most.get("time") if isinstance(most, Mapping) else told.get("max_time_limit"))
+    return Partition(state.lower(), str(minutes) if 0 < minutes < _NO_MINUTES else "infinite")
 
 
 def flags_of(node: Mapping[str, Any]) -> list[str]:

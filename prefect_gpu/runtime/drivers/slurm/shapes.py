@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,12 @@ class Shape:
     def useful_s(self) -> float:
         """Seconds for which it can be of use, from its agents' start on."""
         return max(0.0, self.minutes * 60 - _STARTS_S)
+
+    @cached_property
+    def asked(self) -> str:
+        """What Slurm is asked for, in short: the same as long as nothing of it changes."""
+        said = (*self.options("", Path()), "", *self.srun_flags, "", *self.setup, "", self.python)
+        return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
 
     def taken(self, request: Request) -> float:
         """How many allocations of this shape a run takes, or which part of one; infinite: it cannot hold the run."""

@@ -84,13 +84,25 @@ class Supply:
             is_busy: Whether something runs in an allocation, given the nodes on which something does.
             is_drained: Whether an allocation has a node that an administrator wants empty.
         """
-        now, held = time.monotonic(), []
+        now, held, asked = time.monotonic(), [], {shape.name: shape.asked for shape in self.plan.shapes}
         wanted = {shape.name for run in demand.waiting if (shape := self.plan.shape_for(run)) is not None}
         for pilot in self.pilots.all.values():
             if pilot.given_back:
                 continue
             busy, runs = is_busy(pilot, demand.busy), pilot.job is not None and pilot.job.runs
             if not busy and pilot.record.shared != self.plan.shared:  # the operator has changed that: it takes no work
+                pilot.given_back = True
+                continue
+            if (
+                pilot.job is not None
+                and pilot.job.waits
+                and pilot.record.asked not in ("", asked.get(pilot.record.shape))
+            ):
+                self._logger.info(
+                    "Slurm's job %s waits, and was asked for before the shape %r was changed: it is given back.",
+                    pilot.record.job,
+                    pilot.record.shape,
+                )
                 pilot.given_back = True
                 continue
             # Waiting runs keep no allocation that has begun: they are on their way to it, or go elsewhere.

@@ -119,6 +119,7 @@ class Record:
         started_at: Unix seconds at which Slurm gave it its nodes; None: it has not been seen to have them.
         ports: Of its nodes, for a tunnel: they lead to its :attr:`Tunnel.targets`, as long as it is there.
         shared: Whether its nodes see the worker's folders.
+        asked: See :attr:`.Shape.asked`; empty: an earlier version did not write it down.
     """
 
     token: str
@@ -129,6 +130,7 @@ class Record:
     started_at: float | None = None
     ports: tuple[int, ...] = ()
     shared: bool = True
+    asked: str = ""
 
     @property
     def agents(self) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from prefect_gpu.blocks.slurm import minutes_of
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.conformance import until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
@@ -118,6 +119,13 @@ async def test_what_slurm_refuses_is_said_in_its_words(cluster: Cluster, jobs: J
         await jobs.submit("refused", dataclasses.replace(LIMITED, qos="unheard-of"))
 
 
+async def test_what_would_be_refused_is_known_without_submitting_it(served_slurm: SlurmLab, tmp_path: Path) -> None:
+    slurm, few = by_commands(served_slurm, tmp_path), ["--job-name=asked", "--cpus-per-task=1"]
+    assert not await slurm.refusal(few) and not await slurm.refusal([*few, ":", *few])
+    assert "not available" in await slurm.refusal(["--job-name=asked", "--cpus-per-task=4096"])
+    assert not await slurm.jobs("asked")
+
+
 async def test_a_controller_that_is_away_is_no_refusal(served_slurm: SlurmLab, tmp_path: Path) -> None:
     clusters = [ask(served_slurm, tmp_path) for ask in WAYS]
     names = [await cluster.cluster_name() for cluster in clusters]
@@ -133,7 +141,9 @@ async def test_a_controller_that_is_away_is_no_refusal(served_slurm: SlurmLab, t
         served_slurm.script("start")  # it waits for the nodes
     assert [await cluster.cluster_name() for cluster in clusters] == names
     for cluster in clusters:
-        assert await cluster.partitions() == {"train": "up", "urgent": "up"}
+        there = await cluster.partitions()
+        assert there.keys() == {"train", "urgent"}
+        assert {(one.state, minutes_of(one.time)) for one in there.values()} == {("up", 60)}
 
 
 async def test_drained_nodes_are_told_with_the_reason_and_a_job_waits_for_them(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmError, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, Partition, SlurmError, SlurmJob
 from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.rest_words import (
     KNOWN,
@@ -16,8 +16,8 @@ from prefect_gpu.runtime.drivers.slurm.rest_words import (
     environment_of,
     flags_of,
     job_of,
+    partition_of,
     properties_of,
-    state_of_partition,
 )
 from prefect_gpu.runtime.drivers.slurm.shapes import Shape
 
@@ -74,7 +74,13 @@ def test_nodes_and_partitions_are_read_of_this_version_and_of_a_later_one() -> N
     assert "DRAIN" in flags_of({"state": "idle", "state_flags": ["DRAIN"]})
     assert "DRAIN" in flags_of({"state": ["IDLE", "DRAIN"]})
     assert not flags_of({"state": "mixed", "state_flags": []})
-    assert state_of_partition({"state": "UP"}) == state_of_partition({"partition": {"state": ["UP"]}}) == "UP"
+    now, later = {"state": "UP", "max_time_limit": 60}, {"partition": {"state": ["UP"]}}
+    assert partition_of(now) == Partition("up", "60")
+    assert partition_of(later | {"maximums": {"time": {"set": True, "infinite": False, "number": 60}}}) == partition_of(
+        now
+    )
+    for unlimited in ({"time": {"set": False, "infinite": True, "number": 0}}, {}):
+        assert partition_of(later | {"maximums": unlimited}) == Partition("up", "infinite")
 
 
 def test_an_end_is_read_with_who_has_cancelled_and_with_what_a_step_says() -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,29 @@ def test_one_that_has_not_begun_is_kept_while_somebody_waits_for_it(tmp_path: Pa
     now.at -= IDLE_S / 2
     supplied.pilots.all["a"].job = SlurmJob("a", "a", "RUNNING")
     assert not supplied.decide(NOBODY, lambda pilot, busy: False).give_back, "it was needed a moment ago"
+
+
+@pytest.mark.parametrize(
+    ("change", "given_back"),
+    [
+        ({"minutes": 30}, True),
+        ({"setup": ("module load cuda",)}, True),
+        ({"maximum": 2}, False),
+        ({"name": "two"}, True),
+    ],
+)
+def test_one_that_has_not_begun_goes_if_its_shape_was_changed_and_another_one_is_asked_for(
+    tmp_path: Path, now: SimpleNamespace, change: dict[str, Any], given_back: bool
+) -> None:
+    """Slurm may never start it: that may be why it was changed."""
+    shape = dataclasses.replace(SHAPE, **change)
+    for state, goes in (("PENDING", given_back), ("RUNNING", False)):
+        supplied = make(tmp_path, state, "a")
+        pilot = supplied.pilots.all["a"]
+        pilot.record = dataclasses.replace(pilot.record, asked=SHAPE.asked)
+        supplied.plan = dataclasses.replace(supplied.plan, shapes=(shape,))
+        decision = supplied.decide(ONE_RUN, lambda pilot, busy: False)
+        assert (pilot.given_back, decision.submit) == (goes, {shape.name: 1} if goes else decision.submit)
 
 
 def test_work_begins_the_time_anew(tmp_path: Path, now: SimpleNamespace) -> None:
