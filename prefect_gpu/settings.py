@@ -39,6 +39,12 @@ class GpuSettings(PrefectBaseSettings):
         description="Where the worker keeps what must survive it: run records, logs, checkpoints, history. "
         "Default: the folder `gpu` in PREFECT_HOME.",
     )
+    bundles: Path | None = Field(
+        default=None,
+        description="A folder that users, worker and runs see at the same path: flows that are submitted without a "
+        "deployment, and their results, go through it. To be set for users and worker alike. Default: the state "
+        "folder if Prefect's server is on this machine, and none if it is on another.",
+    )
     private: bool = Field(
         default=True,
         description="Let only the worker's user read what it writes: its folders get the mode 0700, its files 0600. "

@@ -280,6 +280,21 @@ def test_a_missing_pool_says_how_to_make_it(server: None) -> None:
         gpu("nowhere")(plain).submit()
 
 
+def test_where_the_server_is_elsewhere_a_folder_that_all_see_has_to_be_named(
+    pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster, whose home directories are the same on all machines."""
+    monkeypatch.setattr("prefect_gpu.bundles.storage.api_is_local", lambda: False)
+    bound = gpu(pool, gpus=0)(plain)
+    with pytest.raises(ValueError, match=f"{pool!r} has no storage .*`export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`"):
+        bound.submit(x=2)
+    monkeypatch.setenv("PREFECT_INTEGRATIONS_GPU_BUNDLES", str(tmp_path / "home"))
+    run = bound.submit(x=2)
+    assert [path.name for path in (tmp_path / "home" / "bundles").glob("*-*")]
+    with StandInWorker(pool):
+        assert run.result(timeout=60) == 3
+
+
 def test_a_variable_that_the_pool_does_not_know_is_reported(pool: str, caplog: pytest.LogCaptureFixture) -> None:
     gpu(pool, image="mine")(plain).submit()
     assert "no job variable 'image'" in caplog.text

@@ -39,8 +39,8 @@ def read_bundle(directory: str | Path, key: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise FileNotFoundError(
             f"The flow's bundle {path} is not on this machine ({socket.gethostname()}): the run was submitted from "
-            "another machine, or the bundle was deleted. To submit from other machines, give the work pool storage "
-            "that all of them reach: prefect work-pool storage configure --help."
+            "another machine, or the bundle was deleted. To submit from other machines, name a folder that all of them "
+            "see (PREFECT_INTEGRATIONS_GPU_BUNDLES), or use S3: prefect work-pool storage configure --help."
         ) from None
 
 

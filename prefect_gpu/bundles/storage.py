@@ -65,6 +65,13 @@ def api_is_local(url: str | None = None) -> bool:
         return host == "localhost"
 
 
+def folder_of_all(settings: GpuSettings) -> Path | None:
+    """A folder that those who submit flows and the worker both see, as far as anybody has said; None: there is none."""
+    if settings.bundles is not None:
+        return settings.bundles.expanduser()
+    return settings.resolved_state_dir if api_is_local() else None
+
+
 async def ensure_bundle_storage(client: PrefectClient, work_pool: WorkPool, directory: str | Path) -> WorkPool:
     """Give a pool without storage a folder on this machine, so that ``.submit()`` and its results simply work.
 
@@ -96,10 +103,10 @@ async def ensure_bundle_storage(client: PrefectClient, work_pool: WorkPool, dire
 
 
 async def read_ready_pool(name: str) -> WorkPool:
-    """A pool to submit to, with storage on this machine if it is a GPU pool, has none, and the API is here too.
+    """A pool to submit to. A GPU pool without storage gets a folder, if there is one: see :func:`folder_of_all`.
 
     Raises:
-        ValueError: There is no such pool. The message says how to make it.
+        ValueError: There is no such pool, or no storage. The message says how to make it.
     """
     async with get_client() as client:
         try:
@@ -108,8 +115,18 @@ async def read_ready_pool(name: str) -> WorkPool:
             raise ValueError(
                 f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."
             ) from error
-        if work_pool.type == "gpu" and api_is_local():
-            work_pool = await ensure_bundle_storage(client, work_pool, GpuSettings().resolved_state_dir)
+        if work_pool.type == "gpu":
+            folder = folder_of_all(GpuSettings())
+            if folder is not None:
+                work_pool = await ensure_bundle_storage(client, work_pool, folder)
+            elif work_pool.storage_configuration.bundle_upload_step is None:
+                raise ValueError(
+                    f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and "
+                    f"Prefect's server, {get_current_settings().api.url}, is on another machine. Name a folder that "
+                    "you, the worker and its runs see at the same path: `export "
+                    "PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or use S3, `prefect work-pool "
+                    "storage configure s3 --help`; or a deployment."
+                )
         return work_pool
 
 

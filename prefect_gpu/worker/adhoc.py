@@ -66,11 +66,7 @@ async def _repeat(
 ) -> FlowRun:
     """Bundle a flow for a run that exists, and schedule the run again."""
     storage = (await worker.client.read_work_pool(flow.work_pool)).storage_configuration
-    if storage.bundle_upload_step is None:
-        raise RuntimeError(
-            f"Work pool {flow.work_pool!r} has no storage for flows: "
-            "configure it with `prefect work-pool storage configure`."
-        )
+    assert storage.bundle_upload_step is not None, "read_ready_pool has seen to it"
     upload_step = _started_with(flow.launcher, storage.bundle_upload_step)
     if flow.result_storage is None and storage.default_result_storage_block_id is not None:
         results = await aresolve_result_storage(storage.default_result_storage_block_id)

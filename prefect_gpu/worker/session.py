@@ -22,7 +22,7 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.bundles.leftovers import bundles_left
-from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
+from prefect_gpu.bundles.storage import ensure_bundle_storage, folder_of_all
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
@@ -140,8 +140,9 @@ class PoolSession:
             await self._leadership.take(client, pool.name, scope)
             self._tasks.keep(self._keep_leadership, "lead")
         # Flows that are submitted without a deployment travel through a folder.
-        if api_is_local() and place.driver.shares_files:
-            await ensure_bundle_storage(client, pool, self._state_dir)
+        folder = folder_of_all(settings)
+        if folder is not None and (place.driver.shares_files or settings.bundles is not None):
+            await ensure_bundle_storage(client, pool, folder)
         await self._control.open(self._stack)
         host = self.host = PrefectHost(
             worker,
@@ -253,9 +254,9 @@ class PoolSession:
 
     def _make_cleaner(self) -> Cleaner:
         pool, days = self._worker.work_pool.name, self._settings.keep_days
-        records = RecordStore(self._state_dir, pool)
+        records, bundles = RecordStore(self._state_dir, pool), folder_of_all(self._settings) or self._state_dir
         return Cleaner(
-            (self.controller.checkpoints.leftovers, partial(bundles_left, self._state_dir / "bundles", days)),
+            (self.controller.checkpoints.leftovers, partial(bundles_left, bundles / "bundles", days)),
             needed=lambda: {*self.controller.runs, *records.run_ids()},
             owner=PoolOwner(self.host.asking, self.host.pool, pool),
             days=days,

@@ -40,7 +40,7 @@ async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
 
     monkeypatch.setattr(sessions, "infrastructure_of", place)
     monkeypatch.setattr(sessions, "read_blocks", blocks)
-    monkeypatch.setattr(sessions, "api_is_local", lambda: False)
+    monkeypatch.setattr(sessions, "folder_of_all", lambda _: None)
     hooks: dict[str, list[Any]] = {"request": [], "response": []}
     client = SimpleNamespace(_client=SimpleNamespace(event_hooks=hooks))
     pool = SimpleNamespace(name="pool", id=uuid4())
