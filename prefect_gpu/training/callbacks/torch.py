@@ -10,6 +10,7 @@ import torch
 
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import LossReader
+from prefect_gpu.training.checks import TrainingRunError
 from prefect_gpu.training.run import TrainingRun
 
 
@@ -57,7 +58,7 @@ class TorchLoop:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.epoch = 0
         self._run, self._model, self._parts = run, model, parts
-        self._begun = False
+        self._begun = self._in_batches = False
         self._losses = LossReader()
         self._generators: list[torch.Generator] = []  # that the loader of batches() draws from, if it has its own
         self._generator_states: Any = None
@@ -101,6 +102,7 @@ class TorchLoop:
         Raises:
             TypeError: The loader has no length.
             ValueError: It is empty, or ``epochs`` is less than 1.
+            TrainingRunError: It is called a second time.
 
         Example:
             >>> for x, y in loop.batches(loader, epochs=3):                   # doctest: +SKIP
@@ -109,6 +111,12 @@ class TorchLoop:
         count = len(loader)
         if count < 1 or epochs < 1:
             raise ValueError(f"epochs={epochs} of {count} batches: there is nothing to train on.")
+        if self._in_batches:
+            raise TrainingRunError(
+                "batches() a second time: it goes through all epochs by itself. A second training, as after a "
+                "pretraining, needs a training_run() and a TorchLoop of its own."
+            )
+        self._in_batches = True
         self._run.expect(epochs * count)
         self.begin()
         self._generators = _generators(loader)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.training import training_run
+from prefect_gpu.training import TrainingRunError, training_run
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, SAVE_CHECKPOINT
 from tests.training.callbacks.restarted import ends_alike
 from tests.training.conftest import as_another_process
@@ -107,6 +107,15 @@ def test_a_restored_training_sees_the_batches_that_it_would_have_seen(
     train(until=saved_at)
     rest, restored = train()
     assert torch.equal(torch.cat(rest), torch.cat(whole[saved_at:])) and torch.equal(restored, weight)
+
+
+def test_a_second_call_of_batches_is_refused(torch: Any) -> None:
+    """In a loop over epochs of one's own, it would yield nothing from the second one on."""
+    with training_run() as run:
+        loop, _, _ = make(torch, run)
+        assert len(list(loop.batches(loader(torch), epochs=1))) == 3
+        with pytest.raises(TrainingRunError, match="all epochs by itself"):
+            next(loop.batches(loader(torch), epochs=1))
 
 
 def test_the_model_moves_to_the_device_after_the_gate(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
