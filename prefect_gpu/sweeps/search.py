@@ -23,7 +23,7 @@ from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
 from prefect_gpu.sweeps.spoken import Spoken
-from prefect_gpu.training.rungs import Rungs
+from prefect_gpu.training.rungs import Reached, Rungs
 from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by
 
 ERROR = "error"  # user attributes of a trial: why it failed
@@ -151,9 +151,14 @@ class Search:
         if plan is not None:
             for number, needed in plan.needed.items():
                 self._goes_on_with(known[number]._trial_id, number, needed)
-        promoted = plan.promoted if plan is not None else self._by_rungs(known)
+        if plan is not None:
+            promoted, why = plan.promoted, "it promises most for its time"
+        else:
+            promoted, why = self._by_rungs(known), "it is among the best of its rung"
+        if promoted is None and begun >= trials and not self._training:
+            promoted, why = self._at_last(known), "it is the best of the highest rung, and no trial is complete"
         if promoted is not None:
-            self._promote(known[promoted], plan)
+            self._promote(known[promoted], plan, why)
         elif begun < trials:
             self._start(plan)
         else:
@@ -164,14 +169,20 @@ class Search:
         """Whom the rungs alone would promote."""
         if self._known_rungs is None or not self._stopped:
             return None
-        maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
-        rungs = self._known_rungs.judging(steps_of(known))
-        return rungs.promotion(self._stopped, reached_by(known, maximize=maximize))
+        return self._known_rungs.judging(steps_of(known)).promotion(self._stopped, self._reached_by(known))
 
-    def _promote(self, trial: FrozenTrial, plan: Plan | None) -> None:
+    def _at_last(self, known: Sequence[FrozenTrial]) -> int | None:
+        """Who goes on so that the sweep has a result: where few came to a rung, the best part of them is nobody."""
+        if self._known_rungs is None or any(trial.state is TrialState.COMPLETE for trial in known):
+            return None
+        return self._known_rungs.judging(steps_of(known)).furthest(self._stopped, self._reached_by(known))
+
+    def _reached_by(self, known: Sequence[FrozenTrial]) -> Reached:
+        return reached_by(known, maximize=self._study.direction is optuna.study.StudyDirection.MAXIMIZE)
+
+    def _promote(self, trial: FrozenTrial, plan: Plan | None, why: str) -> None:
         run_id = self._stopped[trial.number]
         self._goes_on_with(trial._trial_id, trial.number, plan.own if plan is not None else {})
-        why = "it promises most for its time" if plan is not None else "it is among the best of its rung"
         try:
             runs.resume(run_id, f"Promoted: {why}.")
         except ObjectNotFound:

@@ -17,7 +17,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
-from prefect_gpu.training import checks, cpus
+from prefect_gpu.training import checks, cpus, numbering
 from prefect_gpu.training.arguments import Arguments
 from prefect_gpu.training.attachment import Attachment, free_link
 from prefect_gpu.training.batch import Batch
@@ -72,8 +72,8 @@ def training_run(
         on_nonfinite: What a NaN or infinite loss does: ``"raise"`` stops the training with :class:`NonFiniteLoss`,
             ``"warn"`` logs it once and goes on.
         keep_best: Whether the checkpoint with the smallest loss is kept, for :meth:`TrainingRun.best`, if reports offer
-            one. It takes 5 % of the time at most. A name does too: trainings of one process that are different ones,
-            such as the trials of a study, need one each. None: only in the pool, for a run with ``converged="stop"``.
+            one. It takes 5 % of the time at most. A name does too: trainings of one run whose order may change, such as
+            the trials of a study, need one each. None: only in the pool, for a run with ``converged="stop"``.
 
     Raises:
         ValueError: An argument makes no sense. The message names it.
@@ -133,12 +133,14 @@ class TrainingRun:
                 "first, or report both to one run object."
             )
         link, taken = free_link()
-        place = None if taken else os.environ.get(ENV_CHECKPOINTS)
+        part = numbering.own.next(os.environ.get(ENV_RUN_ID))
+        of_run = None if taken else os.environ.get(ENV_CHECKPOINTS)
+        place = part_of(of_run, part) if of_run and part else of_run
         saves = os.environ.get(ENV_RESTORES_ONLY) != "1"
         keep = os.environ.get(ENV_KEEP_BEST) == "1" if self._arguments.keep_best is None else self._arguments.keep_best
         if keep and saves:
-            name = f"best-{keep}" if isinstance(keep, str) else "best"
-            self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
+            where, name = (of_run, f"best-{keep}") if isinstance(keep, str) else (place, "best")
+            self._best = BestKeeper(open_store(part_of(where, name)) if where else None)
         store = open_store(place, pool=os.environ.get(ENV_POOL, "")) if place else None
         _current.set(self)  # only now: a store that cannot be opened must not be in the next try's way
         if not taken:

@@ -152,12 +152,21 @@ class Rungs:
 
     def promotion(self, stopped: Iterable[int], reached: Reached) -> int | None:
         """Which of the stopped trials goes on if a device is free: of the highest rung that has one, the best."""
-        worthy = []
+        return self.furthest((trial for trial in stopped if self.goes_on(trial, reached)), reached)
+
+    def furthest(self, stopped: Iterable[int], reached: Reached) -> int | None:
+        """The best of the highest rung that one of these trials has reached, whoever else came there.
+
+        Example:
+            >>> asha(min_steps=1).furthest([0, 1, 2], {0: {1: 0.1}, 1: {1: 0.5, 3: 0.4}, 2: {1: 0.4, 3: 0.3}})
+            2
+        """
+        found = []
         for trial in stopped:
             level = self.highest(trial, reached[trial])
-            if level is not None and self.goes_on(trial, reached):
-                worthy.append((-level, reached[trial][level], trial))
-        return min(worthy)[2] if worthy else None
+            if level is not None:
+                found.append((-level, reached[trial][level], trial))
+        return min(found)[2] if found else None
 
 
 def asha(min_steps: int | None = None, max_steps: int | None = None, reduction: int = 3, brackets: int = 1) -> Rungs:

@@ -78,6 +78,19 @@ async def test_a_crashed_run_with_retries_left_goes_back_to_the_queue(served: Li
     assert "Crashed" not in [state.name for state in states], "whoever waits for the run would take it for the end"
 
 
+async def test_each_training_of_a_run_carries_on_from_its_own_checkpoints(served: LivePool) -> None:
+    """Also where Prefect remembers what some, in tasks, have returned, and where all is tried in one process."""
+    run_id = await served.submit("folds")
+    await served.until(run_id, "Completed")
+    began = [line.split()[0] for line in served.notes.read_text().splitlines() if line.endswith(f" {run_id}")]
+    assert [word for word in began if word != "executed"] == [
+        *("first-from-None", "second-from-None", "third-from-None"),
+        *("first-from-first-1", "third-from-third-0", "fourth-from-None"),
+        *("first-from-first-1", "fourth-from-fourth-0"),
+        *("first-from-first-1", "fourth-from-fourth-1"),
+    ]
+
+
 async def test_a_gang_that_falls_apart_is_tried_again_without_an_end_in_between(
     served: LivePool, tmp_path: Path
 ) -> None:

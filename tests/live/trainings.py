@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from prefect import flow
+from prefect import flow, task
 from prefect.runtime import flow_run
 
 from prefect_gpu import training_run
@@ -295,6 +295,34 @@ def flaky(how: str = "raise") -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("not yet")
     return "at last"
+
+
+def fold(name: str, dies_at: int) -> None:
+    """Trains for two steps; dies in the second one where that is the run's try of this number."""
+    with training_run(steps=2, checkpoint_every=1e-9) as run:
+        note(f"{name}-from-{run.restore(Path.read_text)}")
+        for step in run.steps():
+            if step == 1 and Path(os.environ["NOTES"]).read_text().count(f"executed {flow_run.id}\n") == dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            run.report(loss=1.0, checkpoint=lambda path, step=step: path.write_text(f"{name}-{step}"))
+
+
+@task(persist_result=True)
+def fold_task(name: str, dies_at: int) -> str:
+    fold(name, dies_at)
+    return name
+
+
+@flow(retries=3, retry_delay_seconds=0)
+def folds() -> None:
+    """Trains four times: itself, in two tasks, and itself again. Dies in one of each; then fails, when all is done."""
+    note("executed")
+    fold("first", 0)
+    fold_task("second", 0)
+    fold_task("third", 1)
+    fold("fourth", 2)
+    if Path(os.environ["NOTES"]).read_text().count(f"executed {flow_run.id}\n") == 3:
+        raise ValueError("at the end")
 
 
 @flow(retries=1, retry_delay_seconds=0)

@@ -17,7 +17,7 @@ import pytest
 
 from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.training import link as link_module
-from prefect_gpu.training import protocol
+from prefect_gpu.training import numbering, protocol
 
 PATIENCE = 60.0  # a hanging test fails after this; no test waits for it to pass
 
@@ -129,11 +129,17 @@ def _forget_link() -> None:
         link.client.close(timeout=0)
 
 
+def as_another_process() -> None:
+    """What begins from now on is the run's first training again, as in the process of its next try."""
+    numbering.own = numbering.Numbering()
+
+
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test begins outside the pool."""
     for name in [name for name in os.environ if name.startswith("PREFECT_GPU_")]:
         monkeypatch.delenv(name)
+    as_another_process()
     yield
     _forget_link()
 

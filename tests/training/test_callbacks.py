@@ -19,6 +19,7 @@ from prefect_gpu.training import training_run
 from prefect_gpu.training.callbacks.sklearn import fit_incrementally, fit_warm_start
 from prefect_gpu.training.callbacks.xgboost import XGBoostReporter, load_booster
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, STOP
+from tests.training.conftest import as_another_process
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 4))
@@ -83,6 +84,7 @@ def test_xgboost_carries_on_to_the_same_model(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
     with training_run(steps=6, checkpoint_every=1e-9) as run:
         xgboost.train(PARAMS, matrix(), 4, callbacks=[XGBoostReporter(run)])
+    as_another_process()
     with training_run(steps=6) as run:
         booster = run.restore(load_booster)
         assert run.steps_left == 2
@@ -125,6 +127,7 @@ def test_partial_fit_carries_on_to_the_same_model(tmp_path: Path, monkeypatch: p
         whole = fit_incrementally(run, whole, BATCHES, classes=[0, 1])
     monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
     for steps in (2, 5):
+        as_another_process()
         with training_run(steps=steps, checkpoint_every=1e-9) as run:
             model = fit_incrementally(run, fresh(), BATCHES, classes=[0, 1])
     np.testing.assert_allclose(model.coef_, whole.coef_)
@@ -145,6 +148,7 @@ def test_warm_start_grows_by_steps_and_carries_on(
 ) -> None:
     monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
     for steps in (2, 4):
+        as_another_process()
         with training_run(steps=steps, checkpoint_every=1e-9) as run:
             fitted = fit_warm_start(run, model, X, Y, per_step=3, loss=valid_loss)
     assert run.step == 4 and np.isfinite(valid_loss(fitted))

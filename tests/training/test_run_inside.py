@@ -26,6 +26,7 @@ from prefect_gpu.training.protocol import (
     USAGE,
     USE_CPUS,
 )
+from tests.training.conftest import as_another_process
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -201,6 +202,7 @@ def test_stop_saves_and_ends_the_loop(pool: Any) -> None:
     pool.wait_for(lambda: pool.data(CHECKPOINT))
     (event,) = pool.data(CHECKPOINT)
     assert (event["step"], event["bytes"], Path(event["path"]).read_text()) == (4, 1, "4")
+    as_another_process()
     with training_run(steps=9) as again:
         assert again.restore(Path.read_text) == "4" and again.step == 4
 

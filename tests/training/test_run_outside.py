@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from prefect_gpu.training import NonFiniteLoss, TrainingRunError, training_run
 from prefect_gpu.training.protocol import ENV_BATCH_SIZE, ENV_CHECKPOINTS
+from tests.training.conftest import as_another_process
 
 
 def test_the_whole_surface_does_nothing_but_count() -> None:
@@ -223,12 +225,32 @@ def test_with_a_folder_checkpoints_are_saved_and_restored_out_of_the_pool_too(
             run.report(checkpoint=lambda path, step=step: path.write_text(f"after {step}"))
             if step == 2:
                 break
+    as_another_process()
     with training_run(steps=5) as run:
         assert run.restore(Path.read_text) == "after 2"
         assert list(run.steps()) == [3, 4]
+    as_another_process()
     with training_run(steps=3) as run:
         assert isinstance(run.restore(), Path)
         assert list(run.steps()) == []
+
+
+def test_each_training_of_a_process_carries_on_from_its_own_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the folds of a cross-validation: a fold that took over another one's model would know what it is tested on."""
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
+    folds = ("first", "second", "third")
+    for fold in folds:
+        with training_run(steps=2, checkpoint_every=1e-9, keep_best=True) as run:
+            assert run.restore() is None, f"of another training than the {fold}"
+            for _ in run.steps():
+                run.report(loss=1.0 if fold == "second" else 0.5, checkpoint=partial(Path.write_text, data=fold))
+        assert run.best(Path.read_text) == fold
+    as_another_process()
+    for fold in folds:
+        with training_run(steps=2) as run:
+            assert run.restore(Path.read_text) == fold and not list(run.steps())
 
 
 def test_a_checkpoint_that_cannot_be_saved_does_not_end_the_training(
@@ -296,5 +318,6 @@ def test_a_training_that_ends_itself_has_its_framework_save_first(
                 run.report(step=run.step, checkpoint=lambda path: path.write_text("saved"))
                 assert not run.checkpoint_due
     assert (run.step, run.stopped) == (3, "enough")
+    as_another_process()
     with training_run(steps=9) as run:
         assert run.restore(Path.read_text) == "saved"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import keras
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import metrics
 from prefect_gpu.training.run import TrainingRun
+
+logger = logging.getLogger("prefect_gpu.training")
 
 
 class KerasReporter(keras.callbacks.Callback):
@@ -42,6 +45,7 @@ class KerasReporter(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._found = run.restore() if checkpoints else None
         self._epoch = 0
+        self._warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`), and restore.
@@ -73,13 +77,26 @@ class KerasReporter(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Report loss and metrics, validation included, and offer a checkpoint."""
         values = dict(logs or {})
-        if self._loss not in values:
+        if self._loss not in values and not self._may_come(values):
             raise ValueError(f"KerasReporter(loss={self._loss!r}): there is only {', '.join(values) or 'nothing'}.")
-        loss = float(values.pop(self._loss))
+        loss = values.pop(self._loss, None)
+        loss = None if loss is None else float(loss)
         checkpoint = (lambda path: self._save(path, epoch + 1)) if self._checkpoints else None
         self._run.report(loss, step=self._run.step, checkpoint=checkpoint, **metrics(values))
         if self._run.stop_requested:
             self.model.stop_training = True
+
+    def _may_come(self, values: dict[str, Any]) -> bool:
+        """Whether the loss is one of validation, and this epoch had none: it may come later (``validation_freq``)."""
+        may_come = self._loss.startswith("val_") and not any(name.startswith("val_") for name in values)
+        if may_come and not self._warned:
+            self._warned = True
+            logger.warning(
+                "KerasReporter(loss=%r): this epoch had no validation, so that it has no loss. Pass validation data to "
+                "fit(), unless validation_freq says that they are looked at later.",
+                self._loss,
+            )
+        return may_come
 
     def _save(self, path: Path, epochs: int) -> None:
         path.mkdir()

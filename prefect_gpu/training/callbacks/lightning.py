@@ -44,6 +44,7 @@ class LightningReporter(Callback):
         self._loss = loss
         self._checkpoints = checkpoints
         self._losses = LossReader()
+        self._validated = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`)."""
@@ -69,15 +70,21 @@ class LightningReporter(Callback):
             loss = self._losses.read(loss, last=trainer.is_last_batch)
         self._report(trainer, loss, {}, offer=self._checkpoints == "step")
 
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Note that what validation logs is there from now on."""
+        self._validated = self._validated or not trainer.sanity_checking
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report what was logged, and offer a checkpoint: the validation of the epoch has been made by now."""
         logged = metrics(trainer.callback_metrics)
         loss = None
         if self._loss is not None:
-            if self._loss not in trainer.callback_metrics:
+            found = trainer.callback_metrics.get(self._loss)
+            # The first validation may come after a later epoch (`check_val_every_n_epoch`).
+            if found is None and (self._validated or not trainer.enable_validation):
                 there = ", ".join(trainer.callback_metrics) or "nothing"
                 raise ValueError(f"LightningReporter(loss={self._loss!r}): logged is only {there}.")
-            loss = float(trainer.callback_metrics[self._loss])
+            loss = None if found is None else float(found)
         self._report(trainer, loss, logged, offer=self._checkpoints is not None)
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import LossReader
+from prefect_gpu.training.checks import TrainingRunError
 from prefect_gpu.training.run import TrainingRun
 
 
@@ -57,10 +58,10 @@ class TorchLoop:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.epoch = 0
         self._run, self._model, self._parts = run, model, parts
-        self._begun = False
+        self._begun = self._in_batches = False
         self._losses = LossReader()
-        self._generator: Any = None  # that the loader of batches() draws from, if it has its own
-        self._generator_state: Any = None
+        self._generators: list[torch.Generator] = []  # that the loader of batches() draws from, if it has its own
+        self._generator_states: Any = None
         self._epoch_begin: dict[str, Any] | None = None  # random numbers, as the current epoch of batches() began
 
     def begin(self) -> None:
@@ -78,7 +79,7 @@ class TorchLoop:
             for name, part in self._parts.items():
                 part.load_state_dict(state["parts"][name])
             set_random_state(state["random"])
-            self._epoch_begin, self._generator_state = state["epoch_begin"], state["generator"]
+            self._epoch_begin, self._generator_states = state["epoch_begin"], state["generator"]
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do (:meth:`TrainingRun.steps`), for loops in which a step is an epoch, say."""
@@ -101,6 +102,7 @@ class TorchLoop:
         Raises:
             TypeError: The loader has no length.
             ValueError: It is empty, or ``epochs`` is less than 1.
+            TrainingRunError: It is called a second time.
 
         Example:
             >>> for x, y in loop.batches(loader, epochs=3):                   # doctest: +SKIP
@@ -109,11 +111,22 @@ class TorchLoop:
         count = len(loader)
         if count < 1 or epochs < 1:
             raise ValueError(f"epochs={epochs} of {count} batches: there is nothing to train on.")
+        if self._in_batches:
+            raise TrainingRunError(
+                "batches() a second time: it goes through all epochs by itself. A second training, as after a "
+                "pretraining, needs a training_run() and a TorchLoop of its own."
+            )
+        self._in_batches = True
         self._run.expect(epochs * count)
         self.begin()
-        self._generator = getattr(loader, "generator", None)
-        if self._generator is not None and self._generator_state is not None:
-            self._generator.set_state(self._generator_state)
+        self._generators = _generators(loader)
+        self._set_own_states(self._generator_states)
+        if self._epoch_begin is not None and self._run.step >= count and getattr(loader, "persistent_workers", False):
+            # What the first epoch draws for its workers, later ones with the same workers do not.
+            now = random_state()
+            iter(loader)
+            set_random_state(now)
+            self._set_own_states(self._generator_states)
         fetched: Iterator[Any] | None = None
         for step in self._run.steps():
             self.epoch, index = divmod(step, count)
@@ -135,7 +148,7 @@ class TorchLoop:
             "model": self._model.state_dict(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "random": random_state(),
-            "generator": self._own_state(),
+            "generator": self._own_states(),
             "epoch_begin": self._epoch_begin,
         }
         torch.save(state, path)
@@ -160,11 +173,10 @@ class TorchLoop:
             sampler.set_epoch(self.epoch)
         now = random_state()
         if skip == 0 or self._epoch_begin is None:
-            self._epoch_begin = {"random": now, "generator": self._own_state()}
+            self._epoch_begin = {"random": now, "generator": self._own_states()}
         else:
             set_random_state(self._epoch_begin["random"])
-            if self._generator is not None and self._epoch_begin["generator"] is not None:
-                self._generator.set_state(self._epoch_begin["generator"])
+            self._set_own_states(self._epoch_begin["generator"])
         batches = iter(loader)
         if skip:
             for _ in range(skip):
@@ -172,8 +184,21 @@ class TorchLoop:
             set_random_state(now)
         return batches
 
-    def _own_state(self) -> Any:
-        return None if self._generator is None else self._generator.get_state()
+    def _own_states(self) -> list[torch.Tensor]:
+        return [generator.get_state() for generator in self._generators]
+
+    def _set_own_states(self, states: Any) -> None:
+        kept = [states] if isinstance(states, torch.Tensor) else states or []  # one, in checkpoints of old
+        for generator, state in zip(self._generators, kept, strict=False):
+            generator.set_state(state)
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """The generators that a loader has of its own, itself or in its samplers; each once."""
+    holders = [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler"))]
+    holders.append(getattr(holders[-1], "sampler", None))
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _CURRENT = "current"
 _MANIFEST = "manifest.json"
 _NAME = re.compile(r"^step-(\d{6,})(?:\.(\d+))?$")
 _OURS = re.compile(r"^(pool|current|step-\d{6,}(\.\d+)?)(\.tmp)?$")
-_BEST = re.compile(r"^best(-[\w-]+)?$")
+_STORE = re.compile(r"^(best(-[\w-]+)?|training-[\w-]+)$")  # of the best ones, and of a later training of the run
 _KEPT = 2
 
 
@@ -106,7 +106,7 @@ class CheckpointStore:
     def remove(self) -> None:
         """See :meth:`.Store.remove`."""
         for path in sorted(self._entries(), key=lambda path: path.name == _POOL):  # last: it says whose the rest is
-            if _BEST.match(path.name):
+            if _STORE.match(path.name):
                 CheckpointStore(path).remove()
             elif _OURS.match(path.name):
                 _remove(path)
@@ -132,7 +132,9 @@ class CheckpointStore:
         """The id of the pool whose run it is; empty: it is not written down."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (self.folder / _POOL).read_text().strip()
-        return ""
+        # The run's first training may have saved none.
+        below = (CheckpointStore(path)._made_for() for path in self._entries() if _STORE.match(path.name))
+        return next(filter(None, below), "")
 
     def _last_change(self) -> float | None:
         """Unix seconds of the newest change of anything in it; None: it holds nothing, or something that is foreign.
@@ -142,7 +144,7 @@ class CheckpointStore:
         """
         newest = None
         for path in self._entries():
-            if _BEST.match(path.name):
+            if _STORE.match(path.name):
                 changed = path.stat().st_mtime if _is_empty(path) else CheckpointStore(path)._last_change()
             else:
                 changed = _newest(path) if _OURS.match(path.name) else None

@@ -6,6 +6,7 @@ Objects below the run's prefix::
     data/<random>/checkpoint...     the files of one checkpoint
     commits/00000007.json           its manifest: step, size and SHA-256 of every file, and where they are
     best/...                        the same for the best checkpoint
+    training-2/...                  the same for the second training of the run
 
 A commit is written only if there is none of its number (``If-None-Match``), after all of its files: whoever is killed
 while saving leaves files that nobody refers to, and the next save removes them. The previous checkpoint stays, so that
@@ -51,11 +52,14 @@ logger = logging.getLogger("prefect_gpu.training")
 PART_BYTES = 16 << 20  # of a file that is sent in parts; one is in memory at a time
 _KEPT = 2
 _COMMIT = re.compile(r"^commits/(\d{8})\.json$")
+_MARK = re.compile(r"^(?:training-[\w-]+/)?pool/([^/]+)$")
 _OURS = re.compile(
-    rf"^(best(-[\w-]+)?/)?(pool/[^/]+|commits/\d{{8}}\.json|data/[0-9a-f]{{16}}/{PAYLOAD}[^/]*(/.+)?)$", re.DOTALL
+    r"^(training-[\w-]+/)?(best(-[\w-]+)?/)?"
+    rf"(pool/[^/]+|commits/\d{{8}}\.json|data/[0-9a-f]{{16}}/{PAYLOAD}[^/]*(/.+)?)$",
+    re.DOTALL,
 )
 # No commit may refer to what is gone, and whose the rest is must be known until the end.
-_REMOVED_IN_ORDER = ("commits/", "data/", "best", "pool/")
+_REMOVED_IN_ORDER = ("commits/", "data/", "best", "training-", "pool/")
 TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 MISSING = ("NoSuchKey", "404", "NotFound")
 _DENIED = "AccessDenied"
@@ -152,8 +156,9 @@ class S3CheckpointStore:
                 if not _OURS.match(found.name):
                     return None
                 changed_at = max(changed_at, found.changed_at)
-                if found.name.startswith("pool/") and found.changed_at >= marked_at:
-                    pool, marked_at = found.name.removeprefix("pool/"), found.changed_at
+                mark = _MARK.match(found.name)
+                if mark and found.changed_at >= marked_at:
+                    pool, marked_at = mark[1], found.changed_at
         return Holding(changed_at, pool) if changed_at else None
 
     def stores_below(self, named: Callable[[str], bool]) -> Iterator[tuple[str, S3CheckpointStore]]:

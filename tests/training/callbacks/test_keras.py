@@ -65,10 +65,20 @@ def test_the_loss_may_be_another_value(library: dict[str, Any]) -> None:
         run.report = lambda loss=None, **more: (losses.append((loss, more)), report(loss, **more))  # type: ignore[assignment]
         history = library["fit"](library["model"](), chosen, epochs=1).history
         run.report = report  # type: ignore[method-assign]
-        with pytest.raises(ValueError, match=r"'val_loss'.*there is only .*mae"):
-            library["fit"](library["model"](), reporter(run, loss="val_loss", checkpoints=False), epochs=1)
+        with pytest.raises(ValueError, match=r"'accuracy'.*there is only .*mae"):
+            library["fit"](library["model"](), reporter(run, loss="accuracy", checkpoints=False), epochs=1)
     # The training loss is still there, under a name that report() does not use itself.
     assert losses[-1][0] == history["mae"][0] and losses[-1][1]["loss_"] == history["loss"][0]
+
+
+def test_a_loss_of_validation_may_come_later(library: dict[str, Any], pool: Any) -> None:
+    with training_run() as run:
+        chosen = reporter(run, loss="val_loss")
+        options = {"epochs": 2, "validation_split": 0.2, "validation_freq": 2}
+        history = library["fit"](library["model"](), chosen, **options).history
+    with run.saving():
+        pass
+    assert pool.losses == [[8, history["val_loss"][0]]]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,12 @@ def test_the_loss_may_be_what_was_logged(library: dict[str, Any], pool: Any) -> 
         pass
     assert [step for step, _ in pool.losses] == [5, 10]
     assert pool.losses[-1][1] == trainer.callback_metrics["val_loss"].item()
+    with training_run() as run:  # the first validation comes after the second epoch
+        trainer = library["trainer"](reporter(run, loss="val_loss"), max_epochs=2, check_val_every_n_epoch=2)
+        trainer.fit(library["Net"](), library["data"](), library["data"]())
+    with run.saving():
+        pass
+    assert [step for step, _ in pool.losses] == [5, 10, 10]
     with training_run() as run, pytest.raises(ValueError, match=r"'loss2'.*logged is only train_loss"):
         library["trainer"](reporter(run, loss="loss2")).fit(library["Net"](), library["data"]())
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.training import training_run
+from prefect_gpu.training import TrainingRunError, training_run
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, SAVE_CHECKPOINT
 from tests.training.callbacks.restarted import ends_alike
+from tests.training.conftest import as_another_process
 
 pytestmark = pytest.mark.needs("pytorch")
 
@@ -40,7 +41,8 @@ def step(torch: Any, model: Any, optimizer: Any, x: Any) -> Any:
 
 
 def loader(torch: Any, **options: Any) -> Any:
-    return torch.utils.data.DataLoader(torch.arange(12.0).reshape(6, 2), batch_size=2, **options)
+    options = options if "batch_sampler" in options else {"batch_size": 2, **options}
+    return torch.utils.data.DataLoader(torch.arange(12.0).reshape(6, 2), **options)
 
 
 def test_batches_are_steps_and_what_is_reported_arrives(torch: Any, pool: Any) -> None:
@@ -73,17 +75,26 @@ def test_a_checkpoint_is_saved_when_the_pool_asks(torch: Any, pool: Any) -> None
 
 
 @pytest.mark.parametrize("saved_at", [1, 3, 4, 5])
-@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("draws", ["torch", "loader", "sampler", "batch_sampler", "loader of lasting workers"])
 def test_a_restored_training_sees_the_batches_that_it_would_have_seen(
-    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_at: int, own_generator: bool
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_at: int, draws: str
 ) -> None:
     def train(until: int | None = None) -> tuple[list[Any], Any]:
         torch.manual_seed(7)
         seen = []
-        own = {"generator": torch.Generator().manual_seed(3)} if own_generator else {}
+        generator = torch.Generator().manual_seed(3)
+        sampler = torch.utils.data.RandomSampler(range(6), generator=generator)
+        own = {
+            "torch": {"shuffle": True},
+            "loader": {"shuffle": True, "generator": generator},
+            "sampler": {"sampler": sampler},
+            "batch_sampler": {"batch_sampler": torch.utils.data.BatchSampler(sampler, 2, drop_last=False)},
+            "loader of lasting workers": {"shuffle": True, "num_workers": 1, "persistent_workers": True},
+        }[draws]
+        as_another_process()
         with training_run(checkpoint_every=1e-9) as run:
             loop, model, optimizer = make(torch, run)
-            for x in loop.batches(loader(torch, shuffle=True, **own), epochs=3):
+            for x in loop.batches(loader(torch, **own), epochs=3):
                 noisy = x * 0.01 + torch.rand(1)  # dropout, say
                 loop.report(step(torch, model, optimizer, noisy))
                 seen.append(noisy)
@@ -96,6 +107,15 @@ def test_a_restored_training_sees_the_batches_that_it_would_have_seen(
     train(until=saved_at)
     rest, restored = train()
     assert torch.equal(torch.cat(rest), torch.cat(whole[saved_at:])) and torch.equal(restored, weight)
+
+
+def test_a_second_call_of_batches_is_refused(torch: Any) -> None:
+    """In a loop over epochs of one's own, it would yield nothing from the second one on."""
+    with training_run() as run:
+        loop, _, _ = make(torch, run)
+        assert len(list(loop.batches(loader(torch), epochs=1))) == 3
+        with pytest.raises(TrainingRunError, match="all epochs by itself"):
+            next(loop.batches(loader(torch), epochs=1))
 
 
 def test_the_model_moves_to_the_device_after_the_gate(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,16 @@ def test_a_best_one_that_could_not_be_saved_does_not_hide_what_there_is(tmp_path
     assert store.holding() is None, "what a link leads to is not ours"
 
 
+def test_what_later_trainings_have_saved_is_the_runs_too(tmp_path: Path) -> None:
+    store, later = CheckpointStore(tmp_path), CheckpointStore(tmp_path / "training-2", pool="ours")
+    later.save(save_text("weights"), 1)
+    CheckpointStore(later.folder / "best").save(save_text("weights"), 1)
+    held = store.holding()
+    assert held is not None and held.pool == "ours"
+    store.remove()
+    assert not tmp_path.exists()
+
+
 def test_a_crash_before_the_pointer_moved_finds_the_complete_one(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(save_text("old"), step=1)

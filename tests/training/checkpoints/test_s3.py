@@ -173,6 +173,16 @@ def test_what_it_holds_says_the_newest_change_and_the_pool(store: S3CheckpointSt
     assert keys(store) == ["best-loss/notes"]
 
 
+def test_what_later_trainings_have_saved_is_the_runs_too(store: S3CheckpointStore) -> None:
+    later = store.location.below("training-2")
+    S3CheckpointStore(later, pool="ours").save(save_folder, 1)
+    S3CheckpointStore(later.below("best")).save(save_text("best"), 1)
+    held = store.holding()
+    assert held is not None and held.pool == "ours"
+    store.remove()
+    assert keys(store) == []
+
+
 def test_a_removal_that_is_cut_off_goes_on_another_day(
     store: S3CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
