@@ -16,10 +16,11 @@ import anyio
 from prefect import Flow
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import InfrastructureBoundFlow
-from prefect.futures import PrefectFlowRunFuture
+from prefect.futures import PrefectFlowRunFuture, resolve_futures_to_results
 from prefect.logging import get_logger
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
+from prefect.utilities.callables import get_call_parameters
 
 from prefect_gpu.request import (
     Converged,
@@ -253,15 +254,21 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         return call() if inspect.iscoroutinefunction(self.fn) else run_coro_as_sync(call())
 
     def submit(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
-        """Start a run in the pool and return at once.
+        """Start a run in the pool and return at once; futures among its parameters are waited for.
 
         Returns:
             A future; ``.result()`` waits for what the flow returns.
+
+        Raises:
+            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON.
         """
         return self.submit_to_work_pool(*args, **kwargs)
 
     def submit_to_work_pool(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
         """The same as `submit`."""
+        # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
+        args, kwargs = resolve_futures_to_results((args, kwargs))
+        self._must_be_sendable(get_call_parameters(self.fn, args, kwargs))
         return super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
 
     def ready(self) -> GpuFlow[P, R]:
@@ -333,6 +340,16 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
     def _deployment_options(self, options: dict[str, Any]) -> dict[str, Any]:
         variables = self.job_variables | (options.get("job_variables") or {})
         return {"work_pool_name": self.work_pool, **options, "job_variables": variables}
+
+    def _must_be_sendable(self, parameters: dict[str, Any]) -> None:
+        sent = self.serialize_parameters(parameters)
+        for name, value in parameters.items():
+            kind = type(value).__name__
+            if sent.get(name) == f"<{kind}>" and not isinstance(value, str):
+                raise TypeError(
+                    f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
+                    "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
+                )
 
     def _warn_of_unknown_variables(self, work_pool: WorkPool) -> None:
         known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))

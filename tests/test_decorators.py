@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import Flow, flow, get_client
+from prefect import Flow, flow, get_client, task
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
@@ -278,6 +278,28 @@ def test_included_files_are_there_and_the_users_own_folder_is_untouched(
 def test_a_missing_pool_says_how_to_make_it(server: None) -> None:
     with pytest.raises(ValueError, match="prefect work-pool create nowhere --type gpu"):
         gpu("nowhere")(plain).submit()
+
+
+def test_futures_among_the_parameters_are_waited_for_and_what_cannot_be_sent_is_refused(pool: str) -> None:
+    @task
+    def count() -> int:
+        return 3
+
+    @gpu(pool)
+    @flow
+    def train(data: Any, rates: Any = None) -> None: ...
+
+    @flow
+    def pipeline() -> Any:
+        counted = count.submit()
+        return train.submit(counted, rates=[counted, {"last": counted}]).flow_run_id
+
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(pipeline())
+    assert run.parameters == {"data": 3, "rates": [3, {"last": 3}]}
+    for value in (threading.Lock(), {"deep": [threading.Lock()]}):
+        with pytest.raises(TypeError, match=f"^data: this {type(value).__name__} cannot be sent .* path of a file"):
+            train(value)
 
 
 def test_a_variable_that_the_pool_does_not_know_is_reported(pool: str, caplog: pytest.LogCaptureFixture) -> None:
