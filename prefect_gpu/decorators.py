@@ -337,6 +337,29 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         """A deployment in the flow's own pool, with what the decorator asks for."""
         return await super().ato_deployment(name, **self._deployment_options(options))
 
+    def deploy(  # type: ignore[override]
+        self, name: str, work_pool_name: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Deploy the flow, in its own pool unless another one is named."""
+        return super().deploy(name, work_pool_name or self.work_pool, *args, **options)
+
+    async def adeploy(  # type: ignore[override]
+        self, name: str, work_pool_name: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Deploy the flow, in its own pool unless another one is named."""
+        return await super().adeploy(name, work_pool_name or self.work_pool, *args, **options)
+
+    def serve(self, *args: Any, **options: Any) -> None:
+        """Refused: Prefect's ``serve`` runs flows where it is called, beside all pools.
+
+        Raises:
+            RuntimeError: Always. Deploy the flow.
+        """
+        raise RuntimeError(
+            f"Flow {self.name!r} cannot be served: serve() runs flows where it is called, beside all pools. Deploy it, "
+            f"and the worker of work pool {self.work_pool!r} runs it."
+        )
+
     def _deployment_options(self, options: dict[str, Any]) -> dict[str, Any]:
         variables = self.job_variables | (options.get("job_variables") or {})
         return {"work_pool_name": self.work_pool, **options, "job_variables": variables}

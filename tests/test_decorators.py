@@ -280,6 +280,18 @@ def test_a_missing_pool_says_how_to_make_it(server: None) -> None:
         gpu("nowhere")(plain).submit()
 
 
+def test_a_flow_is_deployed_in_its_own_pool_and_is_not_served(server: None) -> None:
+    bound = gpu("nowhere")(plain)
+    with pytest.raises(ValueError, match="'nowhere'"):
+        bound.deploy("mine")
+    with pytest.raises(ValueError, match="'nowhere'"):
+        asyncio.run(bound.adeploy("mine"))
+    with pytest.raises(ValueError, match="'elsewhere'"):
+        bound.deploy("mine", "elsewhere")
+    with pytest.raises(RuntimeError, match=r"'plain' cannot be served.* work pool 'nowhere'"):
+        bound.serve("mine")
+
+
 def test_futures_among_the_parameters_are_waited_for_and_what_cannot_be_sent_is_refused(pool: str) -> None:
     @task
     def count() -> int:
