@@ -16,10 +16,11 @@ import anyio
 from prefect import Flow
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import InfrastructureBoundFlow
-from prefect.futures import PrefectFlowRunFuture
+from prefect.futures import PrefectFlowRunFuture, resolve_futures_to_results
 from prefect.logging import get_logger
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
+from prefect.utilities.callables import get_call_parameters
 
 from prefect_gpu.request import (
     Converged,
@@ -253,15 +254,21 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         return call() if inspect.iscoroutinefunction(self.fn) else run_coro_as_sync(call())
 
     def submit(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
-        """Start a run in the pool and return at once.
+        """Start a run in the pool and return at once; futures among its parameters are waited for.
 
         Returns:
             A future; ``.result()`` waits for what the flow returns.
+
+        Raises:
+            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON.
         """
         return self.submit_to_work_pool(*args, **kwargs)
 
     def submit_to_work_pool(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
         """The same as `submit`."""
+        # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
+        args, kwargs = resolve_futures_to_results((args, kwargs))
+        self._must_be_sendable(get_call_parameters(self.fn, args, kwargs))
         return super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
 
     def ready(self) -> GpuFlow[P, R]:
@@ -330,9 +337,42 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         """A deployment in the flow's own pool, with what the decorator asks for."""
         return await super().ato_deployment(name, **self._deployment_options(options))
 
+    def deploy(  # type: ignore[override]
+        self, name: str, work_pool_name: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Deploy the flow, in its own pool unless another one is named."""
+        return super().deploy(name, work_pool_name or self.work_pool, *args, **options)
+
+    async def adeploy(  # type: ignore[override]
+        self, name: str, work_pool_name: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Deploy the flow, in its own pool unless another one is named."""
+        return await super().adeploy(name, work_pool_name or self.work_pool, *args, **options)
+
+    def serve(self, *args: Any, **options: Any) -> None:
+        """Refused: Prefect's ``serve`` runs flows where it is called, beside all pools.
+
+        Raises:
+            RuntimeError: Always. Deploy the flow.
+        """
+        raise RuntimeError(
+            f"Flow {self.name!r} cannot be served: serve() runs flows where it is called, beside all pools. Deploy it, "
+            f"and the worker of work pool {self.work_pool!r} runs it."
+        )
+
     def _deployment_options(self, options: dict[str, Any]) -> dict[str, Any]:
         variables = self.job_variables | (options.get("job_variables") or {})
         return {"work_pool_name": self.work_pool, **options, "job_variables": variables}
+
+    def _must_be_sendable(self, parameters: dict[str, Any]) -> None:
+        sent = self.serialize_parameters(parameters)
+        for name, value in parameters.items():
+            kind = type(value).__name__
+            if sent.get(name) == f"<{kind}>" and not isinstance(value, str):
+                raise TypeError(
+                    f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
+                    "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
+                )
 
     def _warn_of_unknown_variables(self, work_pool: WorkPool) -> None:
         known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import Flow, flow, get_client
+from prefect import Flow, flow, get_client, task
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
@@ -293,6 +293,40 @@ def test_where_the_server_is_elsewhere_a_folder_that_all_see_has_to_be_named(
     assert [path.name for path in (tmp_path / "home" / "bundles").glob("*-*")]
     with StandInWorker(pool):
         assert run.result(timeout=60) == 3
+
+
+def test_a_flow_is_deployed_in_its_own_pool_and_is_not_served(server: None) -> None:
+    bound = gpu("nowhere")(plain)
+    with pytest.raises(ValueError, match="'nowhere'"):
+        bound.deploy("mine")
+    with pytest.raises(ValueError, match="'nowhere'"):
+        asyncio.run(bound.adeploy("mine"))
+    with pytest.raises(ValueError, match="'elsewhere'"):
+        bound.deploy("mine", "elsewhere")
+    with pytest.raises(RuntimeError, match=r"'plain' cannot be served.* work pool 'nowhere'"):
+        bound.serve("mine")
+
+
+def test_futures_among_the_parameters_are_waited_for_and_what_cannot_be_sent_is_refused(pool: str) -> None:
+    @task
+    def count() -> int:
+        return 3
+
+    @gpu(pool)
+    @flow
+    def train(data: Any, rates: Any = None) -> None: ...
+
+    @flow
+    def pipeline() -> Any:
+        counted = count.submit()
+        return train.submit(counted, rates=[counted, {"last": counted}]).flow_run_id
+
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(pipeline())
+    assert run.parameters == {"data": 3, "rates": [3, {"last": 3}]}
+    for value in (threading.Lock(), {"deep": [threading.Lock()]}):
+        with pytest.raises(TypeError, match=f"^data: this {type(value).__name__} cannot be sent .* path of a file"):
+            train(value)
 
 
 def test_a_variable_that_the_pool_does_not_know_is_reported(pool: str, caplog: pytest.LogCaptureFixture) -> None:

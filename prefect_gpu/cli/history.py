@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _TABLE_ROWS = 20
+_REASON = 300  # characters of a message below the table: what an exception says may be as long as its data
 _WIDE = 118  # columns of a terminal in which the whole table finds room
 _OUTCOME_STYLES = {"completed": "green", "failed": "red", "crashed": "red", "cancelled": "yellow"}
 
@@ -146,6 +147,7 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
     for row in rows:
         if row.message and row.outcome != "completed":
             reason = row.message.strip().partition("\n")[0]
+            reason = reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
             screen.print(f"{_name(row)} {row.outcome}: {reason}", style="dim", markup=False, soft_wrap=True)
     if len(rows) < total:
         screen.print(f"{len(rows)} of {common.plural(total, 'run')}. --limit shows more, --csv and --json write all.")

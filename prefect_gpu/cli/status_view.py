@@ -17,6 +17,7 @@ from prefect_gpu.cli.common import plural
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.sparkline import sparkline
 from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
+from prefect_gpu.runtime.activity_log import NOT_STARTED
 from prefect_gpu.units import format_bytes, format_seconds
 
 _QUEUE_SHOWN = 12
@@ -53,7 +54,8 @@ def screen_of(told: dict[str, Any]) -> RenderableType:
     """
     now, ahead_s = told["now"], told.get("ahead_s", 0.0)
     active = [run for run in told["runs"] if run["outcome"] is None]
-    over = sorted((run for run in told["runs"] if run["outcome"] is not None), key=lambda run: -run["ended"])
+    finished = (run for run in told["runs"] if run["outcome"] not in (None, NOT_STARTED))
+    over = sorted(finished, key=lambda run: -run["ended"])
     nodes = ", ".join(_node_words(node) for node in told["nodes"]) or "no node"
     head = Text.assemble((f"Pool {told['pool']}", "bold"), f" on {nodes}, profile {told['profile']}  ")
     if any((promises := told.get("promises") or {}).values()):

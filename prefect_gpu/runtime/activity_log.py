@@ -220,6 +220,8 @@ class ActivityLog(Follower):
         entry.outcome, entry.message = outcome or NOT_STARTED, message
         # Copied, so that nothing holds on to the run, its neighbours, and theirs.
         entry.curve, entry.kept, entry.run = entry.losses, entry.as_row(), None
+        if outcome is None:
+            self._forget_not_started(launch.run_id)
         self._over[entry.number] = entry
         while len(self._over) > self.most:
             self._over.popitem(last=False)
@@ -262,6 +264,12 @@ class ActivityLog(Follower):
         """Keep only why these runs wait."""
         for run_id in [run_id for run_id in self._holds if run_id not in waiting]:
             del self._holds[run_id]
+
+    def _forget_not_started(self, run_id: str) -> None:
+        """A limit of its deployment may put a run off twice a minute for hours: the last time is enough."""
+        before = [n for n, one in self._over.items() if one.outcome == NOT_STARTED and one.kept["id"] == run_id]
+        for number in before:
+            del self._over[number]
 
     @staticmethod
     def _follow_cores(entry: Entry, at: float) -> None:

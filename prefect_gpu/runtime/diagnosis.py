@@ -60,6 +60,12 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
     if code is None:
         what = "The process vanished together with its supervisor; nobody saw how it ended."
         todo = "The machine was probably restarted, or something killed the whole session."
+    elif code == 0:
+        what = "The process ended with exit code 0, but the run never reported an end to Prefect."
+        todo = (
+            "Code of the run may have ended it at once (`os._exit`). A `command` must run the flow in the foreground, "
+            "for example `python -m prefect.engine`."
+        )
     elif code < 0:
         words, todo = _signal_words(-code)
         what = f"The training process {words}."

@@ -172,11 +172,6 @@ class Finalisation:
         A user may cancel it just now, and an end that somebody else told Prefect must not be overwritten.
         """
         message = diagnose(report)
-        if report.returncode == 0:
-            message = (
-                "The process ended with exit code 0, but the run never reported an end to Prefect. A `command` must "
-                "run the flow in the foreground, for example `python -m prefect.engine`."
-            )
         self._logger.warning("Run %s crashed: %s", flow_run.name, message.splitlines()[0])
         if await self._retry(flow_run, message):
             return "crashed", message

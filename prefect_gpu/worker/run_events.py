@@ -139,6 +139,8 @@ class RunEvents(Follower):
         told = {"devices": list(record.placement.all_devices), "nodes": list(record.placement.nodes)}
         if "step" in record.progress:
             told["step"] = record.progress["step"]
+        if launch.run_id in self._related:
+            self._related[launch.run_id] = _named(self._related[launch.run_id], record.known)
         self._say(what, launch.run_id, record.name, **told, **more)
 
     def _say(self, what: str, run_id: str, name: str, **payload: Any) -> None:
@@ -163,6 +165,17 @@ class RunEvents(Follower):
         ids = {"flow": flow_run.flow_id, "deployment": flow_run.deployment_id, "work-queue": flow_run.work_queue_id}
         others = [related(kind, str(one)) for kind, one in ids.items() if one is not None]
         return [related("flow-run", run_id, name), *others, pool, *tags_as_related_resources(set(flow_run.tags))]
+
+
+def _named(resources: list[RelatedResource], known: dict[str, Any]) -> list[RelatedResource]:
+    """With the names of flow and deployment, which are read between the grant and the start."""
+    names = {"flow": known.get("flow_name"), "deployment": known.get("deployment")}
+
+    def named(one: RelatedResource) -> RelatedResource:
+        its_id, name = one.id.rpartition(".")[2], names.get(one.role)
+        return related(one.role, its_id, name) if name and name != its_id else one
+
+    return [named(one) for one in resources]
 
 
 def _how_it_left(launch: Launch) -> str:

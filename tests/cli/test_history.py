@@ -66,6 +66,14 @@ def test_the_table_newest_first(run_cli: InProcess, filled: str) -> None:
         assert part in first
 
 
+def test_what_an_exception_says_is_shortened_below_the_table(run_cli: InProcess, state: Path) -> None:
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        history.record(dataclasses.replace(ROWS[1], message="ValueError: " + "x" * 300_000))
+    *_, reason = run_cli("history").stdout.splitlines()
+    assert reason.startswith("[red]odd[/red] #2 failed: ValueError: xxx")
+    assert reason.endswith("x…") and len(reason) < 400
+
+
 def test_eighty_columns_have_room_for_everything(run_cli: InProcess, filled: str) -> None:
     done = run_cli("history", COLUMNS="80")
     [first] = [line for line in done.stdout.splitlines() if "wise-crab" in line]

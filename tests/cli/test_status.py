@@ -50,6 +50,7 @@ def a_scene() -> Scene:
     paused = a_run(3, now - 4, device="virtual-1", over=False, name="pauses", weights=[[now, 0.0]], finishing="enough")
     opaque = a_run(4, now - 4, device="virtual-2", over=False, name="opaque", steps=None, loss=None, losses=[])
     over = [a_run(5, now - 60, name="early-bird"), a_run(6, now - 60, name="unlucky", outcome="failed")]
+    over += [a_run(7, now - 60, name="put-off", outcome="not started")]
     return Scene(now, [demoted, gate, paused, opaque, *over], [waiting(n, now) for n in range(1, 15)])
 
 
@@ -71,6 +72,7 @@ def test_it_shows_devices_runs_the_queue_and_what_has_finished(run_cli: InProces
     assert "step 20" in line("opaque") and "nobody" in line("virtual-3")
     assert "4 of 4 devices are in use" in line("patient-ox-1") and "and 2 more" in done.stdout
     assert "completed" in line("early-bird") and "failed" in line("unlucky")
+    assert "Finished: 2 runs" in done.stdout and "put-off" not in done.stdout, "it waits for its deployment's limit"
 
 
 def test_nodes_stand_above_their_devices_and_a_gang_is_on_all_of_its(run_cli: InProcess, state: Path) -> None:
@@ -91,7 +93,7 @@ def test_nodes_stand_above_their_devices_and_a_gang_is_on_all_of_its(run_cli: In
 def test_json_is_what_the_page_is_told(run_cli: InProcess, state: Path) -> None:
     with served(state, a_scene()) as url:
         [told] = json.loads(run_cli("status", "--json").stdout)
-    assert told["url"] == url and told["queued"] == 14 and {run["n"] for run in told["runs"]} == set(range(1, 7))
+    assert told["url"] == url and told["queued"] == 14 and {run["n"] for run in told["runs"]} == set(range(1, 8))
 
 
 def test_a_worker_of_another_version_is_said_to_be_one(

@@ -75,6 +75,9 @@ async def test_automations_and_prometheus_hear_of_runs(
                 related = {one["prefect.resource.role"]: one["prefect.resource.id"] for one in event["related"]}
                 assert related["flow-run"] == f"prefect.flow-run.{run_id}"
                 assert {"flow", "deployment", "work-queue", "work-pool"} < related.keys()
+                named = {one["prefect.resource.role"] for one in event["related"] if one.get("prefect.resource.name")}
+                began = event["event"].rpartition(".")[2] not in ("waiting", "granted")
+                assert not began or {"flow-run", "flow", "deployment", "work-pool"} <= named
                 found.append(event["event"].removeprefix("prefect-gpu.run."))
         return found[::-1]
 

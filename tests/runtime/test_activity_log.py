@@ -213,6 +213,16 @@ async def test_a_launch_that_fails_is_told_as_not_started(tmp_path: Path) -> Non
         assert told["outcome"] == NOT_STARTED
 
 
+def test_a_run_that_is_taken_back_again_and_again_takes_no_room_from_those_that_have_finished() -> None:
+    activity = ActivityLog(most=3)
+    for at, outcome in enumerate(("completed", "failed", *[None] * 9)):
+        run = a_run(outcome or "put off")
+        activity.granted(run, float(at))
+        activity.over(run, float(at), outcome, "")
+    told = [(entry.as_row()["outcome"], entry.ended) for entry in activity.since(0)]
+    assert told == [("completed", 0.0), ("failed", 1.0), (NOT_STARTED, 10.0)]
+
+
 async def end_all(bench: Bench) -> None:
     for run in list(bench.controller.runs.values()):
         if isinstance(run.handle, MemoryHandle):

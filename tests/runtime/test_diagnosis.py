@@ -10,6 +10,7 @@ from prefect_gpu.runtime.drivers.base import ExitReport
 # exit code, last lines, what the text must say
 TABLE: dict[str, tuple[int | None, tuple[str, ...], list[str]]] = {
     "nobody saw the end": (None, (), ["vanished together with its supervisor", "restarted"]),
+    "an end that nobody was told of": (0, ("bye",), ["exit code 0, but the run never", "os._exit", "`command`"]),
     "a plain failure": (1, (), ["failed (exit code 1)", "import error"]),
     "wrong arguments": (2, (), ["wrong arguments (exit code 2)"]),
     "an unknown code": (42, (), ["failed (exit code 42)"]),

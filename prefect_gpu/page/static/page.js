@@ -42,7 +42,7 @@ async function learn() {
 
 function show() {
   const all = [...pool.runs.values()], active = all.filter((run) => !run.outcome);
-  const over = all.filter((run) => run.outcome).sort((one, other) => other.ended - one.ended);
+  const over = all.filter((run) => run.outcome && run.outcome !== "not started").sort((one, other) => other.ended - one.ended);
   document.title = `${pool.pool} · GPU pool`;
   $("pool").textContent = `Pool ${pool.pool}`;
   const home = safe(pool.prefect?.pool);
