@@ -34,6 +34,7 @@ class PageServer:
     Attributes:
         url: Its address.
         entry: The address that lets a reader in, with the token.
+        unnoted: Why the note could not be left; None: it was.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class PageServer:
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self.url = self.entry = ""
+        self.unnoted: OSError | None = None
 
     async def start(self) -> None:
         """Listen.
@@ -76,6 +78,12 @@ class PageServer:
         shown = "localhost" if self._host in ("", "0.0.0.0", "::") else self._host
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         self.entry = f"{self.url}/?{urlencode({'token': self._token})}" if self._token else self.url
+        try:
+            self._leave_note()
+        except OSError as error:  # a full disk: who knows the address can read the page all the same
+            self.unnoted = error
+
+    def _leave_note(self) -> None:
         note = {
             "pool": self._pool,
             "url": self.url,
@@ -93,7 +101,8 @@ class PageServer:
         """Listen no more, and remove the note."""
         if self._server is None or self._task is None:
             return
-        self._note.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._note.unlink(missing_ok=True)
         self._server.should_exit = True
         await asyncio.gather(self._task, return_exceptions=True)
 

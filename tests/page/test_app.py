@@ -109,6 +109,14 @@ async def test_the_note_of_a_page_is_for_its_user_only_and_has_the_token(serve: 
     assert pages(tmp_path / "pages")[0]["token"] == "abc"
 
 
+async def test_a_page_is_served_though_its_note_cannot_be_written(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "pages" / "gpus.json" / "a-folder").mkdir(parents=True)
+    server = await serve(Scene(NOW, []))
+    assert isinstance(server.unnoted, IsADirectoryError)
+    async with client(server) as ask:
+        assert (await ask.get("/api/overview")).json()["pool"] == "gpus"
+
+
 async def test_only_what_changed_is_sent_and_another_worker_begins_anew(serve: Serve) -> None:
     scene = crowd(5, NOW)
     async with client(await serve(scene)) as ask:
