@@ -145,10 +145,27 @@ def pages(folder: Path, pool: str | None = None) -> list[dict[str, str]]:
         Of each ``pool``, ``url``, and ``token`` if it wants one, by name of the pool.
     """
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for path in _notes(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = json.loads(path.read_text())
             if pool in (None, note["pool"]):
                 known = {"pool": str(note["pool"]), "url": str(note["url"])}
                 found.append(known | ({"token": str(note["token"])} if "token" in note else {}))
     return found
+
+
+def unreadable(folder: Path) -> Path | None:
+    """What this user may not read of the notes of pages: their folder, or one of them; None: all may be read."""
+    try:
+        return next((path for path in sorted(folder.iterdir()) if not os.access(path, os.R_OK)), None)
+    except PermissionError:
+        return folder
+    except OSError:  # nothing is there
+        return None
+
+
+def _notes(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.glob("*.json"))
+    except OSError:  # it lies below a folder that this user may not look into
+        return []
