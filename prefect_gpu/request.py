@@ -7,7 +7,7 @@ import the worker.
 from __future__ import annotations
 
 import difflib
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -21,6 +21,7 @@ KindChoice = Literal["listed", "ends-first"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
 _MOST_SAMPLES = 1_000_000_000
+_LAST = datetime(9000, 1, 1, tzinfo=timezone.utc).timestamp()  # the last moment of a deadline, counted from 1970
 _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
@@ -249,7 +250,8 @@ class GpuRequest(BaseModel):
         if isinstance(value, timedelta):
             value = value.total_seconds()
         text = value.isoformat() if isinstance(value, datetime) else str(value)
-        moment_of(text, 0.0)
+        if moment_of(text, 0.0) > _LAST:
+            raise ValueError("it is beyond all dates")
         return text
 
     @field_validator("deadline_kind", mode="before")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,10 @@ def _described(path: Path, document: Any) -> Described:
         raise BlockError(f"{path}: block={shown(kind)} is not known: write {', '.join(most)} or {last}.")
     if not isinstance(name, str) or not name:
         raise BlockError(f"{path}: name={shown(name)}: give the block a name, such as name: lab.")
+    if not re.fullmatch(r"[a-z0-9-]+", name):  # Prefect's rule
+        raise BlockError(
+            f"{path}: name={shown(name)} is no name for a block: write lower-case letters, digits and dashes."
+        )
     try:
         return Described(name, KINDS[kind].model_validate(_filled(document, path, iter(range(_MOST_VALUES)))))
     except RecursionError:

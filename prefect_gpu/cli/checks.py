@@ -187,7 +187,10 @@ def check_spool(state_dir: Path) -> list[Finding]:
     from prefect_gpu.storage.spool import REFUSED, spool_folder
 
     folder, findings = spool_folder(state_dir), []
-    waiting, refused = list(folder.glob("*/*.json")), len(list(folder.glob(f"*/*{REFUSED}")))
+    try:
+        waiting, refused = list(folder.glob("*/*.json")), len(list(folder.glob(f"*/*{REFUSED}")))
+    except OSError:  # this user may not look into the state folder, which is another finding
+        return []
     if waiting:
         verb = "waits" if len(waiting) == 1 else "wait"
         text = f"{plural(len(waiting), 'finished run')} {verb} in {folder} to be written."

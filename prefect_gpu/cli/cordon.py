@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, time, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -42,8 +42,10 @@ def cordon(
         chosen = [one for device in devices for one in nodes.get(device) or [_one_of(device, known)]]
         moment = None if by is None else _moment(by, datetime.now().astimezone())
         cordons.add(dict.fromkeys(chosen, reason), None if moment is None else moment.timestamp())
-    except (UnreadableError, OSError) as error:
+    except UnreadableError as error:
         common.fail(str(error))
+    except OSError as error:
+        _cannot_be_changed(cordons, error)
     when = "" if moment is None else f" from {moment:%Y-%m-%d %H:%M:%S %Z} on"
     common.console().print(f"Out of service{when}: {', '.join(chosen)}. Workers heed it within a second or two.")
 
@@ -63,8 +65,10 @@ def uncordon(devices: _Devices) -> None:
             for one in cordoned & {*nodes.get(device, ())} or [_one_of(device, sorted(cordoned))]
         ]
         cordons.remove(*chosen)
-    except (UnreadableError, OSError) as error:
+    except UnreadableError as error:
         common.fail(str(error))
+    except OSError as error:
+        _cannot_be_changed(cordons, error)
     common.console().print(f"In service again: {', '.join(chosen)}.")
 
 
@@ -85,6 +89,13 @@ def _cordons() -> tuple[Cordons, list[str], dict[str, list[str]]]:
     )
     nodes.setdefault(here.hostname, [device.id for device in here.devices])
     return Cordons(folder), sorted({*served, *(device.id for device in here.devices)}), nodes
+
+
+def _cannot_be_changed(cordons: Cordons, error: OSError) -> NoReturn:
+    common.fail(
+        f"{cordons.file} cannot be changed: {error.strerror}. Be a user who may write it, the worker's, and see that "
+        "there is room."
+    )
 
 
 def _moment(by: str, now: datetime) -> datetime:

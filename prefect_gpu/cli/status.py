@@ -79,13 +79,18 @@ def _drawn(told: dict[str, Any]) -> Any:
 
 def fail_without(folder: Path, pool: str | None) -> None:
     """Say why there is nothing to show, and end with code 1."""
-    from prefect_gpu.page.server import pages
+    from prefect_gpu.page.server import pages, unreadable
 
     of = f" of pool {pool!r}" if pool else ""
     if silent := [page["url"] for page in pages(folder, pool)]:
         common.fail(
             f"No worker{of} answers. One has left a note of its page, {silent[0]}, which has not answered for "
             f"{_TIMEOUT_S:.0f} s. If that worker was killed, start it again; if this machine is busy, try again."
+        )
+    if closed := unreadable(folder):
+        common.fail(
+            f"No worker{of} answers whose page this user may know of: {closed} cannot be read, where workers leave "
+            "notes of their pages. Ask as the user of the worker."
         )
     common.fail(
         f"No worker{of} answers. Its page is looked for in {folder}. Start a worker (prefect worker start --pool "

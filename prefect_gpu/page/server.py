@@ -34,7 +34,7 @@ class PageServer:
     Attributes:
         url: Its address.
         entry: The address that lets a reader in, with the token.
-        unnoted: Why the note could not be written; None: it was.
+        unnoted: Why the note could not be left; None: it was.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PageServer:
         self.entry = f"{self.url}/?{urlencode({'token': self._token})}" if self._token else self.url
         try:
             self._leave_note()
-        except OSError as error:  # a full disk, say: the page is there all the same
+        except OSError as error:  # a full disk: who knows the address can read the page all the same
             self.unnoted = error
 
     def _leave_note(self) -> None:
@@ -102,7 +102,7 @@ class PageServer:
         if self._server is None or self._task is None:
             return
         with contextlib.suppress(OSError):
-            self._note.unlink()
+            self._note.unlink(missing_ok=True)
         self._server.should_exit = True
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -145,10 +145,27 @@ def pages(folder: Path, pool: str | None = None) -> list[dict[str, str]]:
         Of each ``pool``, ``url``, and ``token`` if it wants one, by name of the pool.
     """
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for path in _notes(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = json.loads(path.read_text())
             if pool in (None, note["pool"]):
                 known = {"pool": str(note["pool"]), "url": str(note["url"])}
                 found.append(known | ({"token": str(note["token"])} if "token" in note else {}))
     return found
+
+
+def unreadable(folder: Path) -> Path | None:
+    """What this user may not read of the notes of pages: their folder, or one of them; None: all may be read."""
+    try:
+        return next((path for path in sorted(folder.iterdir()) if not os.access(path, os.R_OK)), None)
+    except PermissionError:
+        return folder
+    except OSError:  # nothing is there
+        return None
+
+
+def _notes(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.glob("*.json"))
+    except OSError:  # it lies below a folder that this user may not look into
+        return []

@@ -43,10 +43,13 @@ class Cordons:
 
     Args:
         state_dir: The folder.
+
+    Attributes:
+        file: Where they are kept.
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._file = state_dir / FILE
+        self.file = state_dir / FILE
         self._seen: tuple[int, int] | None = None
 
     def read(self) -> dict[str, Cordoned]:
@@ -56,16 +59,18 @@ class Cordons:
             UnreadableError: The file is not what it should be.
         """
         try:
-            return dict(build(dict[str, Cordoned], load(self._file)))
+            return dict(build(dict[str, Cordoned], load(self.file)))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except UnreadableError as error:
-            raise UnreadableError(f"{self._file} cannot be read ({error}): mend it, or remove it") from error
+            ours = not isinstance(error.__cause__, PermissionError)
+            remedy = "mend it, or remove it" if ours else "be a user who may read it, the worker's"
+            raise UnreadableError(f"{self.file} cannot be read ({error}): {remedy}") from error
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last call."""
         try:
-            found = os.stat(self._file)
+            found = os.stat(self.file)
             now = (found.st_mtime_ns, found.st_ino)
         except OSError:
             now = None
@@ -98,8 +103,8 @@ class Cordons:
 
         If the lock cannot be had, or is held for a whole second, the change is made without it.
         """
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(self._file.parent, os.O_RDONLY | os.O_CLOEXEC)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.file.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for _ in range(_TRIES):
                 try:
@@ -115,9 +120,9 @@ class Cordons:
 
     def _write(self, cordoned: Mapping[str, Cordoned]) -> None:
         text = json.dumps({device: _told(one) for device, one in cordoned.items()})
-        made = self._file.with_suffix(f".{os.getpid()}.tmp")
+        made = self.file.with_suffix(f".{os.getpid()}.tmp")
         made.write_text(text)
-        made.replace(self._file)
+        made.replace(self.file)
 
 
 def _told(one: Cordoned) -> dict[str, object]:

@@ -100,7 +100,7 @@ class Launches:
             failed = ev.LaunchFailed(grant.job, why, now + again_s)
             loop = asyncio.get_running_loop()
             loop.call_soon(self.tell, failed)
-            loop.call_soon(self.host.held, do.Hold(grant.job, "room", f"{why[0].upper()}{why[1:]}."))
+            loop.call_soon(self.host.held, do.Hold(grant.job, "room", why))
             return
         launch.attach(*self.followers())
         self._meet(launch)

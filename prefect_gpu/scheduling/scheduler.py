@@ -14,7 +14,7 @@ from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.before_the_end import leave_in_time
 from prefect_gpu.scheduling.preemption.time_limit import end_at_limit
 from prefect_gpu.scheduling.profiles import Profile, get_profile
-from prefect_gpu.scheduling.promises.answers import NO_PROMISES, answer, settle
+from prefect_gpu.scheduling.promises.answers import NO_PROMISES, answer, beyond_its_limit, settle
 from prefect_gpu.scheduling.promises.book import Answer
 from prefect_gpu.scheduling.promises.keep import KeepPromises
 from prefect_gpu.scheduling.promises.reach import LEVEL
@@ -152,7 +152,8 @@ class Scheduler:
         if not self._keeps_promises:
             return Answer(None, None, NO_PROMISES)
         self.state.pass_time(now)
-        return self.state.promises.ask(job)
+        too_many = beyond_its_limit(job, self.state)
+        return Answer(None, None, too_many) if too_many else self.state.promises.ask(job)
 
     def standing(self) -> Standing | None:
         """How owners stand now; None: nothing is promised to any."""

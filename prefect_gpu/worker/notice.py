@@ -27,7 +27,7 @@ EVERY_S = 1.0
 _ANSWERS_IN_S = 2.0
 _NAMES = ("time", "notbefore", "not_before", "ends_at", "deadline")  # lower case, as clouds call the date
 _IT_ENDS, _IT_STAYS = ("true", "yes"), ("", "false", "no", "none", "null")
-_MOVED_S = 1.0  # a number of seconds that is read again says the same
+_MOVED_S = 1.0  # a number of seconds that is counted down means the same moment
 
 
 class NoticeError(ValueError):
@@ -48,6 +48,7 @@ class NoticeWatch:
     ) -> None:
         self._settings, self._fleet, self._logger = settings, fleet, logger
         self._trouble = ""
+        self._heard_before: dict[str, tuple[str, float]] = {}  # by where: what was read, and the moment that it means
 
     @property
     def is_needed(self) -> bool:
@@ -82,9 +83,10 @@ class NoticeWatch:
 
     async def _in_file(self) -> list[tuple[float, str]]:
         file = self._settings.notice_file
-        if file is None or not file.expanduser().exists():
+        if file is None:
             return []
-        return self._heard(file.expanduser().read_text(), f"announced in {file}")
+        there = file.expanduser().exists()
+        return self._heard(file.expanduser().read_text() if there else "", f"announced in {file}")
 
     async def _at_url(self, client: httpx.AsyncClient) -> list[tuple[float, str]]:
         url = self._settings.notice_url
@@ -95,11 +97,18 @@ class NoticeWatch:
             return self._heard(answer.text, f"announced at {url}")
         if answer.status_code != httpx.codes.NOT_FOUND:
             raise NoticeError(f"{url} answered {answer.status_code}")
-        return []
+        return self._heard("", f"announced at {url}")
 
     def _heard(self, told: str, why: str) -> list[tuple[float, str]]:
-        at = notice_in(told, time.time(), self._settings.notice_seconds)
-        return [] if at is None else [(at, why)]
+        before = self._heard_before.pop(why, None)
+        if before is not None and before[0] == told:  # seconds from now: they count from when they were said
+            at: float | None = before[1]
+        else:
+            at = notice_in(told, time.time(), self._settings.notice_seconds)
+        if at is None:
+            return []
+        self._heard_before[why] = told, at
+        return [(at, why)]
 
     def _tell(self, end: tuple[float, str] | None) -> None:
         before = self._fleet.leaving.get("")
@@ -107,7 +116,7 @@ class NoticeWatch:
             if before is not None:
                 del self._fleet.leaving[""]
                 self._logger.warning("The notice was taken back: this machine stays.")
-        elif before is None or before[1] != end[1] or end[0] < before[0] - _MOVED_S:
+        elif before is None or before[1] != end[1] or abs(end[0] - before[0]) > _MOVED_S:
             self._fleet.leaving[""] = end
             when = datetime.fromtimestamp(end[0]).astimezone()
             self._logger.warning("This machine leaves service at %s: %s.", f"{when:%Y-%m-%d %H:%M:%S %Z}", end[1])

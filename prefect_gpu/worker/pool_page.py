@@ -82,11 +82,12 @@ async def open_page(
     """Serve the page; None if it is switched off, or cannot be served. Runs do not need it: that is only a warning."""
     if not settings.page:
         return None
+    note = note_of(settings.resolved_state_dir, pool)
     page = PageServer(
         source,
         host=settings.page_host,
         port=settings.page_port,
-        note=note_of(settings.resolved_state_dir, pool),
+        note=note,
         pool=pool,
         token=token_of(settings),
         metrics=metrics,
@@ -104,10 +105,9 @@ async def open_page(
         return None
     if page.unnoted is not None:
         logger.warning(
-            "The pool's page is at %s, but `prefect-gpu status` does not find it: %s cannot be written (%s). Make room "
-            "there, and start the worker again.",
-            page.url,
-            note_of(settings.resolved_state_dir, pool),
+            "`prefect-gpu status` will not find this worker, as %s cannot be written: %s. See to that, and start the "
+            "worker again.",
+            note,
             page.unnoted.strerror or page.unnoted,
         )
     return page

@@ -182,6 +182,7 @@ def test_a_file_may_refer_to_files_and_variables(tmp_path: Path, monkeypatch: py
             "is not known: write checkpoint-storage, gpu-cluster, gpu-quota or gpu-slurm",
         ),
         ("block: gpu-cluster", "name=None: give the block a name"),
+        ("block: gpu-cluster\nname: Lab_2", "name='Lab_2' is no name for a block: write lower-case letters"),
         ("block: gpu-cluster\nname: a\nca: {from_file: nowhere.pem}", "nowhere.pem cannot be read: No such file"),
         ("block: gpu-cluster\nname: a\nca: {from_environment: NOT_SET_AT_ALL}", "NOT_SET_AT_ALL is not set: export it"),
         ("block: gpu-cluster\nname: a\nendpoint: here", "gpu-cluster/a: endpoint='here' is no address"),

@@ -108,6 +108,7 @@ def test_folders_below_one_that_this_user_may_not_look_into(tmp_path: Path) -> N
     try:
         [folder] = checks.check_state_folder(closed / "state")
         [history] = checks.check_history(f"sqlite:///{closed}/state/history.db")
+        assert checks.check_spool(closed / "state") == []
     finally:
         if as_root:
             os.setresuid(0, 0, 0)

@@ -175,3 +175,22 @@ def test_curves_are_as_long_as_there_is_room_for_beside_whole_words(width: int, 
     titles, run = (next(line for line in lines if word in line) for word in ("Device idle", "quick-fox-13"))
     assert "Share  Cores  Loss" in titles and "…" not in run and run.rstrip().endswith("50 ms × 10")
     assert sum(run.count(bar) for bar in "▁▂▃▄▅▆▇█") == curve, run
+
+
+def test_whoever_may_not_read_the_notes_of_workers_is_told_so(run_cli: InProcess, state: Path) -> None:
+    (state / "pages").mkdir(parents=True)
+    state.chmod(0o700)
+    as_root = os.getuid() == 0
+    if as_root:
+        os.setresuid(65534, 65534, 0)
+    else:
+        state.chmod(0o000)
+    try:
+        done = run_cli("status")
+        cordoned = run_cli("cordon", "virtual-0", PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES="1")
+    finally:
+        if as_root:
+            os.setresuid(0, 0, 0)
+        state.chmod(0o700)
+    assert done.exit_code == 1 and f"{state / 'pages'} cannot be read" in done.stderr
+    assert cordoned.exit_code == 1 and "cordoned.json cannot be " in cordoned.stderr

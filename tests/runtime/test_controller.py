@@ -300,6 +300,8 @@ async def test_a_run_that_cannot_be_recorded_waits_and_is_tried_again(tmp_path: 
         bench.submit("a")
         await until(lambda: bench.host.holds)
         assert bench.host.said == [] and bench.places == {}
+        reason = bench.host.holds[-1].reason
+        assert reason.startswith("it could not be recorded: ") and not reason.endswith(".")
         (tmp_path / "runs").unlink()
         bench.now += 2.0
         bench.controller.handle(ev.TimePassed())

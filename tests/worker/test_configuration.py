@@ -252,6 +252,8 @@ def test_deadlines_and_limits() -> None:
     for wrong, words in {
         ("deadline", "tomorrow"): "with its time zone",
         ("deadline", "2026-03-01T18:00"): "with its time zone",
+        ("deadline", "999999999h"): "with its time zone",
+        ("deadline", "9999-12-31T23:59-12:00"): "with its time zone",
         ("time_limit", "long"): "such as 2h",
         ("deadline_kind", "promise"): "without a deadline",
         ("deadline_kind", "maybe"): "best-effort",

@@ -99,6 +99,17 @@ async def test_all_nodes_leave_at_the_earliest_announced_date_and_stay_if_it_is_
         assert fleet.nodes[0].ends_at is None
 
 
+async def test_a_date_that_is_put_off_is_heard_and_seconds_count_from_when_they_were_said(tmp_path: Path) -> None:
+    file, fleet = tmp_path / "notice", Fleet([Node("here", (), ())])
+    watch, seen = NoticeWatch(GpuSettings(notice_file=file), fleet, LOGGER), list[float]()
+    async with httpx.AsyncClient() as client:
+        for told in ("2031-01-01T00:00Z", "2032-01-01T00:00Z", "TRUE", "TRUE", "3600", "3600"):
+            file.write_text(told)
+            await watch.look(client)
+            seen.append(fleet.nodes[0].ends_at or 0.0)
+    assert seen[0] < seen[1] and seen[2] == seen[3] < seen[4] == seen[5]
+
+
 async def test_a_worker_that_is_to_leave_by_a_date(tmp_path: Path) -> None:
     fleet = Fleet([Node("here", (), ())])
     settings = GpuSettings(leave_by="2031-01-01T00:00:00+00:00")  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.fair_share.tree import Tree
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.state import State
 
 NO_PROMISES = "the scheduling profile of this pool keeps no promises: choose adaptive"
 
@@ -29,11 +30,7 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
         if request.promise:
             decision.refuse(job, None, NO_PROMISES)
         return not request.promise
-    shares = state.quotas.shares
-    too_many = (
-        Tree(shares, (request.owner,)).never_within(request.owner, request.total_gpus) if shares is not None else ""
-    )
-    if too_many:
+    if too_many := beyond_its_limit(job, state):
         if request.promise:
             decision.refuse(job, None, too_many)
         return not request.promise
@@ -47,6 +44,12 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
         return False
     decision.promise(job, state.learned.reach.probability, found.reason)
     return True
+
+
+def beyond_its_limit(job: Job, state: State) -> str:
+    """Why the limit of its owner never allows as many devices as a job needs; empty: it does."""
+    shares, request = state.quotas.shares, job.request
+    return "" if shares is None else Tree(shares, (request.owner,)).never_within(request.owner, request.total_gpus)
 
 
 def settle(job: Job, completed: bool, decision: Decision) -> None:

@@ -13,7 +13,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Hold, Instruction, Promise, Refuse
-from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.model.kinds import Wants
 from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
@@ -191,6 +191,8 @@ def test_what_the_limit_of_an_owner_never_allows_is_not_promised(promise: bool) 
     [said, *_] = world.submit("a", request=request, estimate=exactly(100.0))
     assert isinstance(said, Refuse if promise else Hold)
     assert said.reason == "the limit of team is 2 devices, and this run needs 3" and not world.state.promises.jobs
+    asked = world.scheduler.could_promise(Job("b", request, "q", 0.0, 0.0, estimate=exactly(100.0)), world.now)
+    assert (asked.planned, asked.reason) == (None, said.reason), "whoever only asks is told the same"
 
 
 def test_what_nobody_knows_is_not_promised_but_a_time_limit_will_do() -> None:
