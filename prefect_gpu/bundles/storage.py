@@ -103,10 +103,10 @@ async def ensure_bundle_storage(client: PrefectClient, work_pool: WorkPool, dire
 
 
 async def read_ready_pool(name: str) -> WorkPool:
-    """A pool to submit to. A GPU pool without storage gets a folder, if there is one: see :func:`folder_of_all`.
+    """A pool to submit to. One without storage gets a folder, if there is one: see :func:`folder_of_all`.
 
     Raises:
-        ValueError: There is no such pool, or no storage. The message says how to make it.
+        ValueError: There is no such pool, it is of another type, or it has no storage. The message says what to do.
     """
     async with get_client() as client:
         try:
@@ -115,18 +115,21 @@ async def read_ready_pool(name: str) -> WorkPool:
             raise ValueError(
                 f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."
             ) from error
-        if work_pool.type == "gpu":
-            folder = folder_of_all(GpuSettings())
-            if folder is not None:
-                work_pool = await ensure_bundle_storage(client, work_pool, folder)
-            elif work_pool.storage_configuration.bundle_upload_step is None:
-                raise ValueError(
-                    f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and "
-                    f"Prefect's server, {get_current_settings().api.url}, is on another machine. Name a folder that "
-                    "you, the worker and its runs see at the same path: `export "
-                    "PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or use S3, `prefect work-pool "
-                    "storage configure s3 --help`; or a deployment."
-                )
+        if work_pool.type != "gpu":
+            raise ValueError(
+                f"The work pool {name!r} is of the type {work_pool.type!r}, which grants no GPUs. Name another one, or "
+                "make one: `prefect work-pool create NAME --type gpu`."
+            )
+        folder = folder_of_all(GpuSettings())
+        if folder is not None:
+            return await ensure_bundle_storage(client, work_pool, folder)
+        if work_pool.storage_configuration.bundle_upload_step is None:
+            raise ValueError(
+                f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and "
+                f"Prefect's server, {get_current_settings().api.url}, is on another machine. Name a folder that "
+                "you, the worker and its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, "
+                "for the worker, too. Or use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+            )
         return work_pool
 
 

@@ -76,6 +76,13 @@ class Entry:
             self.spans[-1][2] = max(at, self.spans[-1][1])
 
     @property
+    def phase(self) -> str | None:
+        """What it does; it ends until Prefect knows of its end, which takes minutes if the run was deleted there."""
+        if self.outcome is not None or not self.spans:
+            return None
+        return self.spans[-1][0] if self.ended is None else ENDING
+
+    @property
     def losses(self) -> list[tuple[float, float]]:
         """The (step, loss) curve, at most :data:`CURVE_POINTS` of it; first and last are always there."""
         return thinned(self.run.losses) if self.run is not None else self.curve
@@ -99,7 +106,7 @@ class Entry:
             "memory_bytes": record.placement.memory_bytes,
             "submitted": record.times.get("submitted"),
             "granted": record.times.get("granted"),
-            "phase": self.spans[-1][0] if self.spans and self.outcome is None else None,
+            "phase": self.phase,
             "spans": self.spans,
             "weights": self.weights,
             "cores": self.cores,

@@ -18,12 +18,12 @@ from prefect_gpu.worker.states import put_back
 SUSPENDED = "suspended"  # what is said of a launch that ended so
 WORDS = "its user suspended it"
 REFUSED = (
-    "It was not suspended: it offers no checkpoints, and would have to begin anew. Let it save checkpoints "
-    "(run.report(checkpoint=...) and run.restore()), and say so with @gpu(preemptible=True)."
+    "It was not suspended: it does not say @gpu(preemptible=True), so it may have to begin anew. Let it save "
+    "checkpoints (run.report(checkpoint=...) and run.restore()), and say so."
 )
 
 LEAVES_BY_ITSELF_S = 5.0
-"""So long has a run without checkpoints to end by itself, as one does that has suspended itself, or begins a task."""
+"""So long has a run that is not preemptible to end by itself: one does that has suspended itself, or begins a task."""
 
 
 def is_suspended(state: State | None) -> bool:

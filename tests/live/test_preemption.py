@@ -82,7 +82,7 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
 
     await asuspend_flow_run(flow_run_id=other)
     state = await pool.until(other, "Training")
-    assert "offers no checkpoints" in (state.message or ""), state
+    assert "does not say @gpu(preemptible=True)" in (state.message or ""), state
     assert len(steps_of(trace)) == done, "it does nothing while it is suspended"
 
     labels = (await pool.read(run)).labels

@@ -53,6 +53,13 @@ def test_a_run_passes_its_phases() -> None:
     assert told["outcome"] == "completed" and told["phase"] is None and told["ended"] == 22.0
 
 
+def test_a_run_whose_process_is_gone_is_ending_until_prefect_knows() -> None:
+    activity, run = ActivityLog(), a_run()
+    activity.granted(run, 10.0)
+    activity.ended(run, 12.0)
+    assert row(activity)["phase"] == "ending" and row(activity)["spans"] == [["launching", 10.0, 12.0]]
+
+
 def test_a_run_that_trains_thousands_of_times_stays_small() -> None:
     """Its first spans are joined, without a gap; the newest are all there."""
     activity, run = ActivityLog(), a_run()
