@@ -280,6 +280,13 @@ def test_a_missing_pool_says_how_to_make_it(server: None) -> None:
         gpu("nowhere")(plain).submit()
 
 
+def test_a_pool_of_another_type_is_refused(pool: str) -> None:
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name=f"{pool}-process", type="process"))
+    with pytest.raises(ValueError, match=r"of the type 'process', which grants no GPUs"):
+        gpu(f"{pool}-process")(plain).submit()
+
+
 def test_where_the_server_is_elsewhere_a_folder_that_all_see_has_to_be_named(
     pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
