@@ -132,6 +132,12 @@ def test_bad_settings_are_findings(doctor: Doctor) -> None:
     assert "channel_port='70000'" in found["settings"]["text"]
 
 
+def test_a_profile_that_there_is_not_is_a_finding() -> None:
+    [found] = checks.check_profile(GpuSettings(profile="adaptiv"))
+    assert found.level == "error" and "profile='adaptiv'" in found.text
+    assert checks.check_profile(GpuSettings(profile="fifo")) == []
+
+
 @pytest.mark.parametrize(
     "value, said",
     [
