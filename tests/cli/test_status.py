@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from prefect_gpu.cli.status_view import screen_of
-from prefect_gpu.page.server import PageServer
+from prefect_gpu.page.server import PageServer, pages, unreadable
 from tests.cli.conftest import InProcess
 from tests.page.scene import Scene, a_run, large_pool, three_nodes, waiting
 
@@ -175,20 +175,28 @@ def test_curves_are_as_long_as_there_is_room_for_beside_whole_words(width: int, 
     assert sum(run.count(bar) for bar in "▁▂▃▄▅▆▇█") == curve, run
 
 
-def test_whoever_may_not_read_the_notes_of_workers_is_told_so(run_cli: InProcess, state: Path) -> None:
-    (state / "pages").mkdir(parents=True)
-    state.chmod(0o700)
+def test_whoever_may_not_read_the_notes_of_workers_is_told_so(
+    run_cli: InProcess, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = state / "pages"
+    folder.mkdir(parents=True)
     as_root = os.getuid() == 0
+    state.chmod(0o000)
     if as_root:
         os.setresuid(65534, 65534, 0)
-    else:
-        state.chmod(0o000)
     try:
-        done = run_cli("status")
-        cordoned = run_cli("cordon", "virtual-0", PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES="1")
+        found = pages(folder), unreadable(folder)
     finally:
         if as_root:
             os.setresuid(0, 0, 0)
         state.chmod(0o700)
-    assert done.exit_code == 1 and f"{state / 'pages'} cannot be read" in done.stderr
-    assert cordoned.exit_code == 1 and "cordoned.json cannot be " in cordoned.stderr
+    assert found == ([], folder) and unreadable(folder) is None
+    monkeypatch.setattr("prefect_gpu.page.server.unreadable", lambda folder: folder)
+    done = run_cli("status")
+    assert done.exit_code == 1 and f"{folder} cannot be read" in done.stderr
+
+
+def test_a_file_that_cannot_be_changed_is_named(run_cli: InProcess, state: Path) -> None:
+    state.write_text("a file where the folder should be")
+    done = run_cli("cordon", "virtual-0", PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES="1")
+    assert done.exit_code == 1 and "cordoned.json cannot be changed: " in done.stderr
