@@ -52,6 +52,7 @@ def check_everything() -> Examination:
     )
     findings += node.findings
     findings += check_host(node)
+    findings += check_profile(settings)
     findings += check_warm_start(settings)
     findings += check_state_folder(settings.resolved_state_dir)
     findings += check_checkpoints(settings)
@@ -105,6 +106,18 @@ def check_host(node: NodeInventory) -> list[Finding]:
     """Cores and memory: nothing to go wrong, but to be seen."""
     text = f"{plural(len(node.cpus), 'core')} ({ranges(node.cpus)}), {format_bytes(node.memory_bytes)} of memory"
     return [Finding("ok", "machine", f"{node.hostname}: {text}")]
+
+
+def check_profile(settings: GpuSettings) -> list[Finding]:
+    """Whether there is a scheduling profile of that name. Nothing is said of one that there is."""
+    from prefect_gpu.scheduling.profiles import get_profile
+
+    try:
+        get_profile(settings.profile)
+    except ValueError as error:
+        remedy = "Do without, and have adaptive: `unset PREFECT_INTEGRATIONS_GPU_PROFILE`."
+        return [Finding("error", "settings", f"{error}", remedy)]
+    return []
 
 
 def check_warm_start(settings: GpuSettings) -> list[Finding]:

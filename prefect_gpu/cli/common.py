@@ -68,18 +68,22 @@ def read_settings() -> GpuSettings:
 
 def explain_settings(error: ValidationError) -> list[tuple[str, str]]:
     """Two sentences for each bad setting: the field, its value and what is wrong; and what to do."""
-    lines = []
+    lines, ours = [], dict[str, tuple[str, list[str]]]()
     for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"])
         said = problem["msg"].removeprefix("Value error, ")
         if error.title != "GpuSettings":
+            field = ".".join(str(part) for part in problem["loc"])
             wrong = f"Prefect's setting {field}={problem['input']!r} is not valid: {said}."
             lines.append((wrong, "Correct it where it is set: `prefect config view --show-sources`."))
             continue
-        name = field.rpartition(".")[2].lower().removeprefix("prefect_integrations_gpu_")
-        if not said.startswith(f"{name}="):  # our own validators name field, value and remedy already
-            said = f"{name}={problem['input']!r} is not valid: {said[0].lower()}{said[1:]}."
-        lines.append((said, f"Correct it, or do without: `unset PREFECT_INTEGRATIONS_GPU_{name.upper()}`."))
+        # The rest of the place says which of several types was tried, or what in the value is wrong.
+        name = str(problem["loc"][0]).lower().removeprefix("prefect_integrations_gpu_")
+        ours.setdefault(name, (f"{name}={problem['input']!r}", []))[1].append(said)
+    for name, (value, found) in ours.items():
+        wrong = found[0]
+        if not wrong.startswith((f"{name}=", f"{name}[")):  # our own validators name field, value and remedy already
+            wrong = f"{value} is not valid: {', or '.join(f'{said[0].lower()}{said[1:]}' for said in found)}."
+        lines.append((wrong, f"Correct it, or do without: `unset PREFECT_INTEGRATIONS_GPU_{name.upper()}`."))
     return lines
 
 

@@ -132,7 +132,7 @@ class RunEstimate:
 
     targets: Mapping[str, Interval] = field(default_factory=dict)
     from_runs: int = 0
-    basis: str = "no run has finished yet"
+    basis: str = "no run like it has finished yet"
     coverage: float = 0.9
     warnings: tuple[str, ...] = ()
     pace: Pace | None = None

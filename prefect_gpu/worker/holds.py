@@ -142,7 +142,8 @@ class Holds:
         elif away:
             self._never.setdefault(run_id, hold)  # to be looked at again, until all are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
-        self.controller.activity.held(hold)  # the page says the same
+        if coming is not None or away:
+            self.controller.activity.held(hold)  # the pool's page says the same
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():

@@ -16,10 +16,13 @@ import pynvml
 import pytest
 from prefect.context import use_profile
 from prefect.settings import Profile
+from pydantic import ValidationError
 
 from prefect_gpu.cli import checks
+from prefect_gpu.cli.common import explain_settings
 from prefect_gpu.lab.tryout import FOLDER
 from prefect_gpu.runtime.telemetry import nvml_words
+from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.engine import explain
 from prefect_gpu.storage.history import History
 from tests.cli.conftest import REPOSITORY, Cli, InProcess
@@ -127,6 +130,26 @@ def test_a_history_that_is_none(doctor: Doctor, tmp_path: Path) -> None:
 def test_bad_settings_are_findings(doctor: Doctor) -> None:
     found = doctor(PREFECT_INTEGRATIONS_GPU_CHANNEL_PORT="70000")
     assert "channel_port='70000'" in found["settings"]["text"]
+
+
+def test_a_profile_that_there_is_not_is_a_finding() -> None:
+    [found] = checks.check_profile(GpuSettings(profile="adaptiv"))
+    assert found.level == "error" and "profile='adaptiv'" in found.text
+    assert checks.check_profile(GpuSettings(profile="fifo")) == []
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ('{"H100": ', "device_hour_price='{\"H100\": ' is not valid: input should be a valid number"),
+        ({"H100": -1}, "device_hour_price['H100']=-1.0 is no price: give a number from 0 on, such as 2.5."),
+    ],
+)
+def test_a_setting_of_several_types_is_named_as_it_is_set(value: object, said: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        GpuSettings(device_hour_price=value)  # type: ignore[arg-type]
+    [(wrong, remedy)] = explain_settings(raised.value)
+    assert wrong.startswith(said) and "`unset PREFECT_INTEGRATIONS_GPU_DEVICE_HOUR_PRICE`" in remedy
 
 
 def test_modules_to_preload_must_be_there(doctor: Doctor) -> None:

@@ -77,7 +77,7 @@ def test_what_is_no_finite_json_is_text(run_cli: InProcess, filled: None, value:
 
 def test_a_flow_that_is_new_is_estimated_on_request(run_cli: InProcess, filled: None) -> None:
     done = run_cli("estimate", "other", "--new", "-p", "epochs=3")
-    assert done.exit_code == 0 and "Nothing can be estimated: no run has finished yet." in done.stdout
+    assert done.exit_code == 0 and "Nothing can be estimated: no run like it has finished yet." in done.stdout
 
 
 def test_a_flow_whose_runs_all_failed(run_cli: InProcess, filled: None) -> None:

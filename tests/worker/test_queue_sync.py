@@ -207,6 +207,8 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     room: list[str] = []
     controller.scheduler.state.capability = SimpleNamespace(possible=lambda request: bool(room))
     controller.away, controller.handle, controller.coming = ("n2",), lambda event: None, lambda job: None
+    on_the_page: list[Hold] = []
+    controller.activity = SimpleNamespace(held=on_the_page.append)
     seen = intake._seen[run_id]
     seen.flow_run = prefect.as_read()
     written: list[str] = []
@@ -231,6 +233,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
     await holds._show(run_id, hold)
     assert refused == [] and "n2 cannot be used now" in written[0]
+    assert [hold.reason for hold in on_the_page] == written, "the page says the same"
     assert holds._never == {run_id: hold}, "it is looked at again"
     controller.away = ()
     room.append("n2")
