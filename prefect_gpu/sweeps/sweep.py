@@ -91,6 +91,11 @@ def sweep(
     for field, value in (("trials", trials), ("parallel", parallel)):
         if type(value) is not int or value < 1:
             raise ValueError(f"{field}={value!r} is not allowed: give a whole number of at least 1.")
+    if direction not in ("minimize", "maximize") or not isinstance(objective, str):
+        raise ValueError(
+            f"direction={direction!r}, objective={objective!r} is not allowed: a sweep has one objective, to "
+            "'minimize' or to 'maximize'. For several, let the flow return one number that weighs them."
+        )
     if pruner is not None and rungs is not None:
         raise ValueError("pruner= and rungs= are not allowed together: rungs are where trials are stopped. Give one.")
     name = name or train.name
@@ -106,6 +111,11 @@ def sweep(
         pruner=pruner,
         load_if_exists=True,
     )
+    if study.direction.name.lower() != direction:
+        raise ValueError(
+            f"direction={direction!r} is not allowed: the study {name!r} that is gone on with is to "
+            f"{study.direction.name.lower()}. Give that, or another name."
+        )
     search = Search(
         train,
         study,

@@ -35,6 +35,10 @@ class Attachment:
         if self._client is not None:
             self._client.post(PHASE, {"phase": phase, "step": step, **self._about, **more})
 
+    def is_second(self) -> bool:
+        """Whether another process of the run reports, and saves: two must not save in one place."""
+        return self._client is not None and self._client.second
+
     def progress(self) -> None:
         """Before a change of phase: what was reported in the old phase must arrive before the new one."""
         data = self._progress.take() if self._client is not None else None

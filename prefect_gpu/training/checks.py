@@ -40,6 +40,7 @@ def number(value: Any, name: str) -> float:
     every step, where that matters.
     """
     if hasattr(type(value), "__float__"):
+        value = value.detach() if hasattr(value, "detach") else value  # PyTorch warns of a loss that has a gradient
         try:
             # numpy no longer turns an array of one number into a float, tensors of one number do; both have item().
             return float(value.item() if getattr(value, "ndim", 0) else value)

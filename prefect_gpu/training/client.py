@@ -83,6 +83,7 @@ class ChannelClient:
     Attributes:
         connected: Whether the controller can be reached right now.
         refused: Why the controller will never talk to this process, or None.
+        second: Whether that is because another process of the run reports.
         asleep: Whether the thread has to be woken (:meth:`wake`) to notice new progress soon.
         source: Where the thread takes progress from; set by the current training run.
     """
@@ -100,6 +101,7 @@ class ChannelClient:
         self.session = os.urandom(16).hex()
         self.connected = False
         self.refused: str | None = None
+        self.second = False
         self.asleep = False
         self.source: Source | None = None
         self._token = token
@@ -225,13 +227,15 @@ class ChannelClient:
                     wire.close()
             except ChannelRefused as error:
                 self.refused = str(error)
+                self.second = error.code == CLOSE_REUSED
                 self._outbox.clear()
                 if error.code in (CLOSE_FORGED, CLOSE_OVER):  # our token was good when we were launched
                     self._superseded()
                 logger.warning(
-                    "The controller refused run %s: %s. Training goes on, but it is no longer reported.",
+                    "The controller refused run %s: %s. Training goes on, but it is no longer reported%s.",
                     self.run_id,
                     error,
+                    ", and saves no checkpoints" if self.second else "",
                 )
                 return
             except Exception as error:  # whatever it is, it must not end the reporting for good

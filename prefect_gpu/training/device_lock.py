@@ -2,11 +2,15 @@
 
 A lock belongs to the process and its children, and the kernel takes it back when they end, however that happens. So a
 run that was prepared behind another one can tell whether the device is free even if no worker is there to ask.
+
+Whoever has a device alone writes into its file which launch it is of. A launch may train in several processes that it
+has started itself, such as those of ``torch.multiprocessing.spawn``: they would wait for one another for ever.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -14,7 +18,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from prefect_gpu.training.protocol import ENV_LOCKS, ENV_SHARED
+from prefect_gpu.training.protocol import ENV_LOCKS, ENV_SHARED, ENV_TOKEN
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -28,6 +32,7 @@ class DeviceLock:
     Args:
         files: One lock file for each device; empty for a run without devices, or outside the pool.
         shared: Whether runs that share, too, may train on them at the same time.
+        launch: What all processes of this launch of the run have in common, and no other; empty: nothing is known.
 
     Example:
         >>> lock = DeviceLock([])
@@ -35,9 +40,10 @@ class DeviceLock:
         >>> lock.release()
     """
 
-    def __init__(self, files: list[str], shared: bool = False) -> None:
+    def __init__(self, files: list[str], shared: bool = False, launch: str = "") -> None:
         self._files = sorted(set(files))  # always in one order
         self.shared = shared
+        self._launch = launch.encode()
         self._held: list[int] = []
         self._alone = False
 
@@ -47,7 +53,10 @@ class DeviceLock:
         return bool(self._held)
 
     def try_acquire(self) -> bool:
-        """Lock all devices, or none of them, without waiting. True if they are ours, or cannot be locked at all."""
+        """Lock all devices, or none of them, without waiting. True if they are ours, or cannot be locked at all.
+
+        They are ours, too, where another process of this launch has them.
+        """
         if self._held and (self.shared or self._alone):
             return True
         self.release()
@@ -57,13 +66,16 @@ class DeviceLock:
                 taken.append(_open(file))
                 fcntl.flock(taken[-1], (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
+                ours = bool(self._launch) and _written(taken[-1]) == self._launch
                 _close(taken)
-                return False
+                return ours
             except OSError as error:  # a file system without locks, or a full one: the worker's books must do
                 logger.debug("%s cannot be locked: %s", file, error)
                 _close(taken)
                 return True
         self._held, self._alone = taken, not self.shared
+        for descriptor in taken:
+            _write(descriptor, b"" if self.shared else self._launch)
         return True
 
     def acquire(self) -> None:
@@ -78,6 +90,8 @@ class DeviceLock:
     def release(self) -> None:
         """Others may train."""
         for descriptor in self._held:
+            if self._alone:
+                _write(descriptor, b"")
             with suppress(OSError):  # children that hold a copy do not keep it: it is unlocked, not only closed
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
         _close(self._held)
@@ -90,7 +104,9 @@ def own_lock(environ: Mapping[str, str]) -> DeviceLock:
         files = json.loads(environ.get(ENV_LOCKS) or "[]")
     except ValueError:
         files = []
-    return DeviceLock([file for file in files if isinstance(file, str)], environ.get(ENV_SHARED) == "1")
+    token = environ.get(ENV_TOKEN, "")  # which nobody else may know
+    launch = hashlib.sha256(token.encode()).hexdigest() if token else ""
+    return DeviceLock([file for file in files if isinstance(file, str)], environ.get(ENV_SHARED) == "1", launch)
 
 
 def _open(file: str) -> int:
@@ -100,6 +116,18 @@ def _open(file: str) -> int:
         return os.open(file, os.O_RDWR | os.O_CREAT | flags, 0o644)
     except PermissionError:
         return os.open(file, os.O_RDONLY | flags)
+
+
+def _write(descriptor: int, launch: bytes) -> None:
+    with suppress(OSError):  # it is another user's, or the disk is full: then nobody knows
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, launch, 0)
+
+
+def _written(descriptor: int) -> bytes:
+    with suppress(OSError):
+        return os.pread(descriptor, 256, 0)
+    return b""
 
 
 def _close(descriptors: list[int]) -> None:

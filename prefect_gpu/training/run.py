@@ -154,7 +154,9 @@ class TrainingRun:
             self._client, self._mailbox = link.client, link.mailbox
             self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
             link.mailbox.go_on = forgetting()
-        self._saver = Saver(store, self._arguments.checkpoint_every, self._told.saved, saves=saves)
+        self._saver = Saver(
+            store, self._arguments.checkpoint_every, self._told.saved, saves=saves, is_second=self._told.is_second
+        )
         self._saver.on_cores = self._on_cores
         self._trial = link_from(os.environ.get(ENV_TRIAL), self.total_steps) if saves else None
         self._enter_phase(PREPARING)

@@ -22,6 +22,7 @@ class Saver:
         every: Seconds between two checkpoints, or None.
         on_saved: Called with the data of a CHECKPOINT event after each attempt.
         saves: Whether it is for this process to save: of a gang, one does.
+        is_second: Says whether another process has turned out to save for the run.
 
     Attributes:
         due_at: The monotonic time at which the next checkpoint is due without being asked for.
@@ -36,8 +37,10 @@ class Saver:
         on_saved: Callable[[dict[str, Any]], None],
         *,
         saves: bool = True,
+        is_second: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store = store
+        self._is_second = is_second
         self._saves_to = store if saves else None
         self.due_at = float("inf")
         self.stopped: str | None = None
@@ -95,6 +98,8 @@ class Saver:
             asked = mailbox.save
             if asked is not None:
                 mailbox.save = None
+            if self._is_second():
+                self._saves_to, self.due_at = None, float("inf")
             if self._saves_to is not None and (asked is not None or stop is not None or monotonic() >= self.due_at):
                 self._save(self._saves_to, checkpoint, step)
         if stop is not None and (checkpoint is not None or not self._offered):

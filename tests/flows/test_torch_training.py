@@ -9,6 +9,7 @@ import pytest
 
 from flows.torch_training import build, load, train_cnn
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS
+from tests.training.conftest import as_another_process
 
 pytestmark = pytest.mark.needs("pytorch")
 
@@ -59,6 +60,8 @@ def test_a_run_that_was_interrupted_ends_as_it_would_have_ended(
 
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         patch.setattr(TorchLoop, "report", crash)
+        as_another_process()
         train("interrupted.pt")
+    as_another_process()
     restored = train("restored.pt")
     assert restored.keys() == whole.keys() and all(torch.equal(restored[name], whole[name]) for name in whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -51,6 +52,15 @@ def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:
         sweep(train, {}, trials=0)
     with pytest.raises(ValueError, match="parallel=True is not allowed"):
         sweep(train, {}, trials=1, parallel=True)
+    with pytest.raises(ValueError, match="one objective"):
+        sweep(train, {}, trials=1, direction=["minimize", "maximize"])  # type: ignore[arg-type]
+
+
+def test_a_study_is_gone_on_with_in_its_own_direction(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    optuna.create_study(storage=storage, study_name="search")
+    with pytest.raises(ValueError, match="'search' that is gone on with is to minimize"):
+        sweep(gpu()(flow(lambda x: x)), {}, trials=1, direction="maximize", storage=storage, name="search")
 
 
 def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:

@@ -13,7 +13,6 @@ from optuna.distributions import FloatDistribution
 
 from prefect_gpu import training_run
 from prefect_gpu.sweeps.sweep import storage_url
-from prefect_gpu.training import numbering
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_RUN_ID, ENV_TRIAL
 from prefect_gpu.training.rungs import Rungs, asha
 from prefect_gpu.training.trial import (
@@ -29,6 +28,7 @@ from prefect_gpu.training.trial import (
     TrialOf,
 )
 from tests.postgres import PostgresServer
+from tests.training.conftest import as_another_process
 
 FROM_THE_FIRST = asha(min_steps=1)
 
@@ -199,7 +199,7 @@ def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, mo
         for number in run.steps():
             run.report(loss=1.0, checkpoint=functools.partial(Path.write_text, data=str(number)))
     assert run.stopped == STOPPED and asked == [("the-run", 1)]
-    monkeypatch.setattr(numbering, "own", numbering.Numbering())  # in another process
+    as_another_process()
     with training_run(steps=9) as run:  # promoted: it carries on, up to the next rung
         assert run.restore(Path.read_text) == "0"
         for number in run.steps():

@@ -100,6 +100,17 @@ def test_what_is_released_is_free_although_a_child_holds_a_copy(tmp_path: Path, 
     assert DeviceLock([str(tmp_path / "a")]).try_acquire()
 
 
+def test_the_processes_of_one_launch_do_not_keep_each_other_out(tmp_path: Path, hold: Hold) -> None:
+    """Such as those of torch.multiprocessing.spawn, which would wait for one another for ever."""
+    file = str(tmp_path / "a")
+    first, second = (DeviceLock([file], launch="ours") for _ in range(2))
+    assert first.try_acquire() and second.try_acquire() and (first.held, second.held) == (True, False)
+    assert not DeviceLock([file], launch="theirs").try_acquire() and not DeviceLock([file]).try_acquire()
+    first.release()
+    assert said(hold("shared", tmp_path / "a")) == "True"
+    assert not second.try_acquire(), "others have it now, and share it"
+
+
 def test_it_waits_until_the_device_is_free(tmp_path: Path, hold: Hold) -> None:
     holder = hold("alone", tmp_path / "a")
     assert said(holder) == "True"

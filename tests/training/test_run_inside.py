@@ -370,6 +370,25 @@ def test_a_second_process_with_the_same_token_is_refused(controller: Any) -> Non
     assert controller.events == first
 
 
+def test_a_second_process_saves_nothing_once_it_is_refused(controller: Any) -> None:
+    """The first one saves in the same place, and each would remove what the other is writing."""
+    assert controller.run(TRAIN).returncode == 0
+    result = controller.run(
+        """
+        import time
+        from prefect_gpu.training import training_run
+
+        with training_run(steps=1, checkpoint_every=1e-9) as run:
+            for _ in run.steps():
+                while run._client.refused is None:
+                    time.sleep(0.01)
+                run.report(checkpoint=lambda path: path.write_text("second"))
+        """
+    )
+    assert result.returncode == 0 and "saves no checkpoints" in result.stderr
+    assert not [path for path in controller.checkpoints.rglob("*") if path.is_file() and "second" in path.read_text()]
+
+
 def test_a_forked_child_neither_reports_nor_breaks_its_parent(controller: Any) -> None:
     result = controller.run(
         """

@@ -11,6 +11,7 @@ import pytest
 from prefect_gpu.training import training_run
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, SAVE_CHECKPOINT, STOP
 from tests.training.callbacks.restarted import OFFLINE, ends_alike
+from tests.training.conftest import as_another_process
 
 pytestmark = pytest.mark.needs("frameworks")  # it takes seconds to import
 
@@ -125,6 +126,7 @@ def test_an_unbuilt_model_cannot_be_restored(
     monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
     with training_run(checkpoint_every=1e-9) as run:
         library["fit"](library["model"](), reporter(run), epochs=1)
+    as_another_process()
     with training_run() as run:
         found = reporter(run)
         found.set_model(library["keras"].Sequential([library["keras"].layers.Dense(1)]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,16 @@ def test_a_restored_training_sees_the_batches_that_it_would_have_seen(
     train(until=saved_at)
     rest, restored = train()
     assert torch.equal(torch.cat(rest), torch.cat(whole[saved_at:])) and torch.equal(restored, weight)
+
+
+def test_a_loss_with_a_gradient_is_reported_without_a_warning(torch: Any, pool: Any) -> None:
+    with training_run(steps=2) as run, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _, loss in zip(run.steps(), (torch.tensor(0.5), torch.tensor([0.25])), strict=True):
+            run.report(loss=loss.requires_grad_())
+    with run.saving():
+        pass
+    assert pool.losses == [[1, 0.5], [2, 0.25]]
 
 
 def test_a_second_call_of_batches_is_refused(torch: Any) -> None:
