@@ -42,6 +42,7 @@ def check_everything() -> Examination:
         findings += [Finding("error", "settings", *line) for line in explain_settings(error)]
         return Examination(tuple(findings), None)
 
+    from prefect_gpu.cli.blocks_check import check_blocks
     from prefect_gpu.cli.server_check import check_server
     from prefect_gpu.cli.slurm_check import check_slurm
     from prefect_gpu.cli.storage_check import check_checkpoints
@@ -59,6 +60,7 @@ def check_everything() -> Examination:
     findings += check_history(settings.resolved_history_url)
     findings += check_spool(settings.resolved_state_dir)
     findings += check_slurm(settings)
+    findings += check_blocks(settings)
     findings += check_server()
     return Examination(tuple(findings), node)
 

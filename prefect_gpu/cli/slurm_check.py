@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from prefect_gpu.settings import GpuSettings
 
 _TIMEOUT_S = 15.0
-_WHAT_NODES_HAVE = "`sinfo --format='%P %l %c %m %G'` (partition, time, cores, MiB, GPUs)"
 _BLOCKS = "See which blocks there are: `prefect block ls`."
 
 
@@ -91,7 +90,8 @@ async def _of_shapes(block: GpuSlurm, slurm: Cluster) -> list[Finding]:
     for shape in block.plan("python3").shapes:
         if refusal := await slurm.refusal(shape.options("prefect-gpu-doctor", Path(os.devnull))):
             said = f"Slurm would refuse an allocation of the shape {shape.name}: {refusal}."
-            found.append(Finding("error", "Slurm", said, f"Correct the block. What nodes have: {_WHAT_NODES_HAVE}."))
+            remedy = "Correct the block. What nodes have: `sinfo --format='%P %l %c %m %G'` (time, cores, MiB, GPUs)."
+            found.append(Finding("error", "Slurm", said, remedy))
     return found
 
 

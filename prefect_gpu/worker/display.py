@@ -165,7 +165,9 @@ class RunDisplay(Follower):
         if factor is not None:
             self._drift_said = True
             kept = self._run.record.known.get("estimate", {})
-            self._warn(drift_words(factor, estimate_of(kept, self._estimates.of(self._run.run_id)).basis))
+            rests_on = estimate_of(kept, self._estimates.of(self._run.run_id))
+            if rests_on.from_runs:  # what other programs needed says little of this one's steps
+                self._warn(drift_words(factor, rests_on.basis))
 
 
 def _measured(run: Launch, report: ExitReport, devices: Sequence[Device]) -> Mapping[str, float]:

@@ -58,9 +58,8 @@ async def read_blocks(settings: GpuSettings, client: PrefectClient) -> Chosen:
     updates: dict[str, Any] = {}
     nodes: Mapping[str, Mapping[str, str]] = {}
     credentials: Mapping[str, str] = {}
-    if settings.cluster:
-        name = settings.cluster.removeprefix("gpu-cluster/")
-        cluster = await _load(GpuCluster, name, f"cluster={settings.cluster!r}", client)
+    cluster = await read_cluster(settings, client)
+    if cluster is not None:
         if "driver" in settings.model_fields_set and settings.driver == "process":
             raise BlockError(
                 f"driver='process' is set beside cluster={settings.cluster!r}, which is for containers: unset one."
@@ -122,6 +121,19 @@ async def read_quota(settings: GpuSettings, client: PrefectClient) -> GpuQuota |
     if not settings.quota:
         return None
     return await _load(GpuQuota, settings.quota.removeprefix("gpu-quota/"), f"quota={settings.quota!r}", client)
+
+
+async def read_cluster(settings: GpuSettings, client: PrefectClient) -> GpuCluster | None:
+    """The block that says what the nodes of the pool are; None: the settings name none.
+
+    Raises:
+        BlockError: There is no such block, or it cannot be used.
+    """
+    if not settings.cluster:
+        return None
+    return await _load(
+        GpuCluster, settings.cluster.removeprefix("gpu-cluster/"), f"cluster={settings.cluster!r}", client
+    )
 
 
 async def _load(kind: type[_Found], name: str, setting: str, client: PrefectClient) -> _Found:

@@ -96,7 +96,8 @@ class PoolLearning:
             try:
                 pairs, types, promises = await in_own_thread(self._of_earlier_runs, "prefect-gpu-memories")
             except Exception as error:
-                self._logger.warning("What earlier runs were like could not be read: %s.", error)
+                said = str(error).rstrip(".")
+                self._logger.warning("What earlier runs were like could not be read: %s.", said)
                 continue
             if pairs:
                 self._controller.handle(ev.ContentionLearned(pairs))

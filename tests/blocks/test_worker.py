@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import LogFilter
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.blocks.files import KINDS
+from prefect_gpu.cli.blocks_check import check_blocks
 from prefect_gpu.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.links import DOCUMENTATION
 from prefect_gpu.runtime.instances import CREDENTIALS_FILE
@@ -151,6 +152,13 @@ async def test_workers_that_cannot_serve_say_why_and_end(pool: LivePool, tmp_pat
         assert worker.popen.returncode == 1
         assert f"The worker cannot start: {said}" in worker.output
         assert "Traceback" not in worker.output
+
+
+async def test_the_doctor_says_which_blocks_are_not_there(used: Sandbox) -> None:
+    found = await asyncio.to_thread(check_blocks, GpuSettings(cluster="nowhere", quota="nowhere"))
+    assert [(one.level, one.subject) for one in found] == [("error", "nodes"), ("error", "shares")]
+    assert "cluster='nowhere': there is no block" in found[0].text and "quota='nowhere'" in found[1].text
+    assert check_blocks(GpuSettings()) == []
 
 
 async def test_a_cluster_block_fills_in_the_settings(used: Sandbox, tmp_path: Path) -> None:

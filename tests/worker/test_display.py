@@ -11,6 +11,7 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Running
 
+from prefect_gpu.estimation.runs import RunEstimate
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import WAITING
@@ -48,6 +49,17 @@ async def test_a_run_that_ends_while_it_is_renamed_completes_once() -> None:
     await display.leave()
     assert [state.name for state in prefect.states] == ["Pending", "Running", "Completed"]
     assert prefect.run.empirical_policy.resuming is False, "it would count as resumed the next time"
+
+
+@pytest.mark.parametrize(("from_runs", "warned"), [(0, 0), (12, 1)])
+async def test_steps_are_compared_with_those_of_the_same_program_only(from_runs: int, warned: int) -> None:
+    prefect, warnings = OneRun(Running()), list[str]()
+    rests_on = RunEstimate({}, from_runs, "finished runs")
+    estimates: Any = SimpleNamespace(drift=lambda run_id: 0.001, of=lambda run_id: rests_on)
+    display = RunDisplay(cast(Any, prefect), prefect.launch(), estimates, warnings.append, Lane(), LOGGER)
+    display._say_drift()
+    display._say_drift()
+    assert len(warnings) == warned
 
 
 class Page:

@@ -58,7 +58,8 @@ class Learner:
             try:
                 estimator = await in_own_thread(self._learn, "prefect-gpu-learner")
             except Exception as error:
-                self._logger.warning("Nothing was learned from the history: %s. Estimates stay as they were.", error)
+                said = str(error).rstrip(".")
+                self._logger.warning("Nothing was learned from the history: %s. Estimates stay as they were.", said)
             else:
                 if estimator is not None:
                     self._estimator = estimator
