@@ -77,6 +77,11 @@ def test_a_device_goes_out_of_service_later(run_cli: InProcess, tmp_path: Path) 
         assert done.exit_code == 2 and "18:00" in done.stderr
 
 
+def test_a_number_is_one_of_seconds_and_no_time_of_day() -> None:
+    now = datetime(2026, 3, 28, 10).astimezone()
+    assert [(_moment(by, now) - now).total_seconds() for by in ("1800", "20")] == [1800.0, 20.0]
+
+
 def test_a_moment_after_the_clocks_have_been_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In Berlin, they are on 29 March 2026."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
