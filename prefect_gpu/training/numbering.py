@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Hashable, Mapping
 from typing import Any
+
+from prefect_gpu.training.protocol import ENV_ROLE
 
 Path = tuple[str, ...]
 
@@ -38,6 +41,8 @@ class Numbering:
                 kept.clear()
         path: Path = ()
         flows, task = _around()
+        if ENV_ROLE in os.environ:  # of a gang's instances, only the first one's flows are known to Prefect as such
+            flows = []
         for flow in flows:
             if flow.parent_task_run_id is not None:  # it stands for the call, and is the same in each try
                 path = (*path, str(flow.parent_task_run_id))
