@@ -9,12 +9,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MOST_PIXELS = 65_000  # of a side: matplotlib draws no longer ones
+
+
 class MissingLibrary(RuntimeError):
     """A picture needs a library that is not installed. The message says how to get it."""
 
 
 def new_figure(width: float, height: float, *, dpi: int = 110) -> Figure:
     """A figure of so many inches, without pyplot: its global state and its windows are of no use for a file.
+
+    One that is very long, with a line for each of a thousand devices, is coarser.
 
     Raises:
         MissingLibrary: matplotlib is not installed.
@@ -26,7 +31,7 @@ def new_figure(width: float, height: float, *, dpi: int = 110) -> Figure:
         raise MissingLibrary(
             f"The picture needs {error.name}, which is not installed: pip install 'prefect-gpu[plot]'"
         ) from error
-    figure = Figure(figsize=(width, height), dpi=dpi)
+    figure = Figure(figsize=(width, height), dpi=min(dpi, _MOST_PIXELS / max(width, height)))
     FigureCanvasAgg(figure)
     return figure
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prefect_gpu.reporting import style
-from prefect_gpu.reporting.figure import MissingLibrary
+from prefect_gpu.reporting.figure import MissingLibrary, new_figure
 from prefect_gpu.reporting.spans import Outage, build_timeline
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.history import HistoryRow
@@ -53,6 +53,12 @@ def test_the_page_needs_no_network_and_takes_no_markup_from_names(tmp_path: Path
 def test_any_history_can_be_drawn(tmp_path: Path, rows: list[HistoryRow]) -> None:
     assert write_timeline(rows, png=tmp_path / "t.png", html=tmp_path / "t.html", without_device=True) is not None
     assert (tmp_path / "t.png").exists() and (tmp_path / "t.html").exists()
+
+
+def test_a_picture_of_thousands_of_devices_is_coarser_and_not_too_long_to_be_drawn() -> None:
+    assert new_figure(13, 40).get_dpi() == 110
+    figure = new_figure(13, 2200)
+    assert 60_000 < figure.get_dpi() * 2200 < 2**16
 
 
 def test_a_node_that_was_down_is_marked(tmp_path: Path) -> None:
