@@ -233,7 +233,8 @@ def automl_sweep(
         if value < 1:
             raise ValueError(f"{field}={value} is not allowed: give at least 1.")
     folder = Path(directory).absolute()
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
+    of_trials = folder / f"trials-{flow_run.id or 'here'}"  # another sweep may have the same folder
+    of_trials.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
 
@@ -244,7 +245,7 @@ def automl_sweep(
         if number < trials:
             trial = study.ask()
             train, parameters, suffix = propose(trial, effort)
-            model = folder / "trials" / f"{trial.number}.{suffix}"
+            model = of_trials / f"{trial.number}.{suffix}"
             trial.set_user_attr("model", str(model))
             parameters |= {"model_path": str(model), "dataset": dataset, "seed": seed}
             waiting.append((trial, start(train, parameters, where)))
@@ -284,7 +285,7 @@ def keep(best: FrozenTrial, folder: Path, dataset: str) -> dict[str, Any]:
     model = Path(best.user_attrs["model"])
     kept = folder / f"best{model.suffix}"
     model.replace(kept)
-    shutil.rmtree(folder / "trials")
+    shutil.rmtree(model.parent)
     description = {
         "dataset": dataset,
         "trial": best.number,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -73,6 +74,19 @@ def test_the_same_seed_proposes_the_same_trials(tmp_path: Path, quick: list[dict
     for parameters in quick:
         del parameters["seed"]
     assert quick[:16] == quick[16:32] != quick[32:]
+
+
+def test_two_sweeps_with_one_folder_keep_their_trials_apart(
+    tmp_path: Path, quick: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(sweep, "keep", lambda best, folder, dataset: kept.append(best.user_attrs["model"]))
+    monkeypatch.setattr(sweep, "report", lambda *_: "")
+    monkeypatch.setattr(sweep, "create_markdown_artifact", lambda *_, **__: None)
+    for run in ("a", "b"):
+        monkeypatch.setattr(sweep, "flow_run", SimpleNamespace(id=run))
+        sweep.automl_sweep.fn(trials=1, directory=str(tmp_path), where="here")
+    assert [Path(model).parent.name for model in kept] == ["trials-a", "trials-b"]
 
 
 @pytest.mark.parametrize(("trials", "parallel"), [(1, 4), (3, 1), (3, 3), (5, 2)])
