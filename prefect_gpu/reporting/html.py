@@ -150,8 +150,10 @@ def _add_queue(figure: Any, timeline: Timeline, clock: bool) -> None:
 def _x(at: float, timeline: Timeline, clock: bool) -> float | str:
     if not clock:
         return at - timeline.start
-    # Without an offset: plotly shows what it is told, and that shall be this machine's time of day.
-    return datetime.fromtimestamp(at, timezone.utc).astimezone().replace(tzinfo=None).isoformat(timespec="milliseconds")
+    # Without an offset: plotly shows what it is told, and that shall be this machine's time of day. It is as at the
+    # beginning throughout, so that no hour is there twice where clocks are changed.
+    zone = datetime.fromtimestamp(timeline.start, timezone.utc).astimezone().tzinfo
+    return datetime.fromtimestamp(at, zone).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
 def _inside(bar: Bar, span: Span) -> str:

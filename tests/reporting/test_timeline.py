@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from prefect_gpu.reporting import style
 from prefect_gpu.reporting.figure import MissingLibrary, new_figure
+from prefect_gpu.reporting.html import _x
 from prefect_gpu.reporting.spans import Outage, build_timeline
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.history import HistoryRow
@@ -59,6 +62,20 @@ def test_a_picture_of_thousands_of_devices_is_coarser_and_not_too_long_to_be_dra
     assert new_figure(13, 40).get_dpi() == 110
     figure = new_figure(13, 2200)
     assert 60_000 < figure.get_dpi() * 2200 < 2**16
+
+
+def test_an_hour_that_clocks_repeat_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Berlin, on 25 October 2026, an hour after 02:30 it is 02:30 again."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        begin = datetime(2026, 10, 25, 0, 30, tzinfo=timezone.utc).timestamp()
+        timeline = build_timeline([finished("a", begin - BEGIN), finished("b", begin - BEGIN + 3600)])
+        times = [_x(timeline.start + later, timeline, True) for later in (0.0, 3600.0)]
+        assert [str(one)[11:16] for one in times] == ["02:29", "03:29"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_node_that_was_down_is_marked(tmp_path: Path) -> None:
