@@ -170,6 +170,11 @@ def _remedy(url: str, said: str) -> str:
             return f"Another program has locked it. See which one has the file open: `fuser -v {quote(str(path))}`."
         if "no such table" in said or "no such column" in said or "has no column" in said:
             return _ANEW
+        if "disk i/o" in said:
+            return (
+                "Its disk, or the network share that it is on, fails: `dmesg --level err,warn` shows "
+                "errors of disks. A share is no place for SQLite: set history_url to another one."
+            )
         if "full" in said:
             return f"Make room on its disk: `df -h {quote(str(path.parent))}` shows how full it is."
         return (
@@ -177,6 +182,12 @@ def _remedy(url: str, said: str) -> str:
             f"`ls -ld {quote(str(path.parent))} {quote(str(path))}` shows who may."
         )
     place = quote(make_url(url).set(drivername="postgresql", password=None, query={}).render_as_string())
+    if "too many clients" in said or "connection slots" in said:
+        ask = quote("SELECT usename, application_name, count(*) FROM pg_stat_activity GROUP BY 1, 2")
+        return (
+            "That server gives no more connections: end some, or raise its max_connections. "
+            f"`psql -c {ask} {place}` shows whose they are."
+        )
     if "password" in said or "authentication" in said or "pg_hba" in said or "role" in said:
         return f"Check the user and the password in history_url: `psql {place}` asks for the password."
     if "must be owner" in said:

@@ -218,13 +218,17 @@ def test_what_the_driver_may_answer_has_a_command_each() -> None:
 @pytest.mark.parametrize(
     "said",
     ["file is not a database", "database is locked", "disk is full", "unable to open", "must be owner of table runs",
-     "password authentication failed", 'database "runs" does not exist', "permission denied", "timeout expired"],
+     "password authentication failed", 'database "runs" does not exist', "permission denied", "timeout expired",
+     "disk I/O error", "sorry, too many clients already", "remaining connection slots are reserved for roles with"],
 )  # fmt: skip
 @pytest.mark.parametrize("url", ["sqlite:////srv/our runs.db", "postgresql://me:geheim@db.example/runs"])
 def test_what_a_database_may_answer_has_a_command_each(url: str, said: str) -> None:
     error = explain(url, RuntimeError(said))
     names_its_remedies([{"level": "error", "text": error.what, "remedy": error.remedy}])
     assert "geheim" not in str(error)
+    assert ("max_connections" in error.remedy) == (
+        url.startswith("postgresql") and ("clients" in said or "slots" in said)
+    )
 
 
 def test_after_a_restart_of_the_machine_what_was_tried_out_is_started_again(
