@@ -25,7 +25,7 @@ from prefect_gpu.scheduling.model.instructions import Expire
 from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.server_clock import ServerClock
-from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
+from prefect_gpu.worker.states import AWAITING_GPU, CLAIMED, GAVE_WAY, put_back
 from prefect_gpu.worker.suspension import SUSPENDED, suspended_before
 
 T = TypeVar("T")
@@ -389,7 +389,7 @@ def claim_words(worker: str, folder: str, scope: str = "") -> str:
         folder: Name of the launch's folder.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty for a process of this machine.
     """
-    return f"Claimed by worker {worker} ({folder}" + (_for_scope(scope) if scope else ")")
+    return f"{CLAIMED} {worker} ({folder}" + (_for_scope(scope) if scope else ")")
 
 
 def _for_scope(scope: str) -> str:

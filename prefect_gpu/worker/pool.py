@@ -28,6 +28,7 @@ from prefect.settings import get_current_settings
 
 from prefect_gpu.scheduling.model.cluster import Queue, Quotas
 from prefect_gpu.worker.server_clock import ServerClock
+from prefect_gpu.worker.states import CLAIMED
 
 T = TypeVar("T")
 _PAGE = 200
@@ -114,7 +115,7 @@ class PoolView:
             active = await self.runs_in_state(StateType.RUNNING, StateType.PENDING)
             here = ours()  # asked afterwards, so that what was launched meanwhile is not counted twice
             for flow_run in active:
-                if str(flow_run.id) not in here:
+                if str(flow_run.id) not in here and _is_active(flow_run):
                     elsewhere[flow_run.work_queue_id] += 1
         return Quotas(
             queues=tuple(
@@ -181,6 +182,16 @@ class PoolView:
             if len(page) < size:
                 return
             offset += size
+
+
+def _is_active(flow_run: FlowRun) -> bool:
+    """Whether a running or pending run is a worker's.
+
+    One that is only being submitted is pending, too, without a claim. It stays so for ever if whoever submits it is
+    killed meanwhile, and must keep nobody from starting.
+    """
+    state = flow_run.state
+    return state is not None and (state.type is StateType.RUNNING or (state.message or "").startswith(CLAIMED))
 
 
 def _keep(cache: dict[UUID, T], key: UUID, value: T) -> None:

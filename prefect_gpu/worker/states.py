@@ -16,6 +16,9 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Running, Scheduled
 
+CLAIMED = "Claimed by worker"
+"""How the message of a pending run begins that a worker is about to start."""
+
 AWAITING_GPU = "AwaitingGpu"
 GAVE_WAY = "It gave way: "
 """How the message of an ``AwaitingGpu`` begins that followed a running state on purpose."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
+from prefect import Flow
 from prefect.client.schemas.actions import WorkPoolUpdate
-from prefect.states import Scheduled
+from prefect.states import Pending, Scheduled
 
 from prefect_gpu.lab.sandbox import Sandbox, free_port, wait_until
 from tests.live.pool import ALL, COLD, LivePool, eventually, live_pool
@@ -66,6 +67,8 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(served: LivePoo
 
 async def test_the_limit_of_the_pool_holds(served: LivePool, tmp_path: Path) -> None:
     await served.client.update_work_pool(served.name, WorkPoolUpdate(concurrency_limit=1))
+    # Whoever submitted this one was killed before it was done.
+    await served.client.create_flow_run(Flow(lambda: None, name="cut"), state=Pending(), work_pool_name=served.name)
     first = await served.submit("train", hold=str(tmp_path / "go"))
     await served.until_noted(first)
     second = await served.submit("train")
