@@ -354,6 +354,15 @@ def test_storage_that_somebody_configured_is_left_alone(pool: str, tmp_path: Pat
     assert after.storage_configuration == before.storage_configuration
 
 
+def test_half_of_a_storage_is_said_before_anything_is_submitted(pool: str) -> None:
+    step = {"prefect_aws.experimental.bundles.execute": {"requires": "prefect-aws", "bucket": "b"}}
+    half = WorkPoolStorageConfiguration(bundle_execution_step=step)
+    with get_client(sync_client=True) as client:
+        client.update_work_pool(pool, WorkPoolUpdate(storage_configuration=half))
+    with pytest.raises(ValueError, match=f"{pool!r} has only a part of a storage"):
+        gpu(pool, gpus=0)(plain).submit(x=2)
+
+
 def test_a_run_submitted_through_a_worker_object_waits_in_the_pool_and_can_be_repeated(pool: str) -> None:
     async def submit(bound: Any, **arguments: Any) -> Any:
         async with GpuWorker(pool) as worker:  # set up, as Prefect does to submit a flow, and not started

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import yaml
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.types.names import raise_on_name_alphanumeric_dashes_only
 from pydantic import ValidationError
 
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
@@ -105,10 +105,12 @@ def _described(path: Path, document: Any) -> Described:
         raise BlockError(f"{path}: block={shown(kind)} is not known: write {', '.join(most)} or {last}.")
     if not isinstance(name, str) or not name:
         raise BlockError(f"{path}: name={shown(name)}: give the block a name, such as name: lab.")
-    if not re.fullmatch(r"[a-z0-9-]+", name):  # Prefect's rule
+    try:
+        raise_on_name_alphanumeric_dashes_only(name)
+    except ValueError as error:
         raise BlockError(
             f"{path}: name={shown(name)} is no name for a block: write lower-case letters, digits and dashes."
-        )
+        ) from error
     try:
         return Described(name, KINDS[kind].model_validate(_filled(document, path, iter(range(_MOST_VALUES)))))
     except RecursionError:

@@ -122,15 +122,22 @@ async def read_ready_pool(name: str) -> WorkPool:
             )
         folder = folder_of_all(GpuSettings())
         if folder is not None:
-            return await ensure_bundle_storage(client, work_pool, folder)
-        if work_pool.storage_configuration.bundle_upload_step is None:
+            work_pool = await ensure_bundle_storage(client, work_pool, folder)
+        storage = work_pool.storage_configuration
+        steps = [step is not None for step in (storage.bundle_upload_step, storage.bundle_execution_step)]
+        if all(steps):
+            return work_pool
+        if any(steps):
             raise ValueError(
-                f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and "
-                f"Prefect's server, {get_current_settings().api.url}, is on another machine. Name a folder that "
-                "you, the worker and its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, "
-                "for the worker, too. Or use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+                f"The work pool {name!r} has only a part of a storage for flows that are submitted without a "
+                "deployment. Configure all of it: `prefect work-pool storage configure s3 --help`."
             )
-        return work_pool
+        raise ValueError(
+            f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and Prefect's "
+            f"server, {get_current_settings().api.url}, is on another machine. Name a folder that you, the worker and "
+            "its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or "
+            "use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+        )
 
 
 async def _has_default_result_storage(client: PrefectClient) -> bool:

@@ -14,8 +14,9 @@ _TIMEOUT_S = 5.0
 
 
 def check_blocks(settings: GpuSettings) -> list[Finding]:
-    """Whether they are there, and can be used: else no worker starts. Nothing is said of those that are as they should
-    be; those of checkpoints and of Slurm have checks of their own.
+    """Whether these blocks are there, and can be used. Without them no worker starts.
+
+    A block that is as it should be gives no finding. The blocks of checkpoints and of Slurm have checks of their own.
     """
     if not settings.cluster and not settings.quota:
         return []

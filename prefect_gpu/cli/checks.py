@@ -111,7 +111,7 @@ def check_host(node: NodeInventory) -> list[Finding]:
 
 
 def check_profile(settings: GpuSettings) -> list[Finding]:
-    """Whether there is a scheduling profile of that name. Nothing is said of one that there is."""
+    """Whether the scheduling profile is known. One that is gives no finding."""
     from prefect_gpu.scheduling.profiles import get_profile
 
     try:

@@ -101,9 +101,8 @@ def _cannot_be_changed(cordons: Cordons, error: OSError) -> NoReturn:
 def _moment(by: str, now: datetime) -> datetime:
     """The moment that is meant: the next such time of day, a date, or so much later than now; else the command ends."""
     try:
-        at = time.fromisoformat(
-            by if ":" in by else ""
-        )  # a number is one of seconds, which newer Pythons take for a time
+        # A number is one of seconds. Newer Pythons would take it for a time.
+        at = time.fromisoformat(by if ":" in by else "")
         found = _here(datetime.combine(now.date(), at))
         return found if found > now else _here(datetime.combine(now.date() + timedelta(days=1), at))
     except ValueError:

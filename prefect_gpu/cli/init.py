@@ -17,10 +17,8 @@ import typer
 
 from prefect_gpu.cli import common
 
-_FORBIDDEN = "/%&><"  # Prefect's names have none of these
-_PLAIN = re.compile(
-    r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[a-z][a-z0-9_-]*", re.IGNORECASE
-)  # YAML needs no quotes
+# Names that need no quotes in YAML.
+_PLAIN = re.compile(r"(?!(?:true|false|yes|no|on|off|null|y|n)$)[a-z][a-z0-9_-]*", re.IGNORECASE)
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -51,8 +49,10 @@ def init(
     pool: Annotated[str, typer.Option(metavar="NAME", help="Name of the work pool.")] = "gpus",
 ) -> None:
     """Write a training that works, and its deployment, to begin from. Nothing that is there is overwritten."""
-    if not pool.strip() or any(character in _FORBIDDEN for character in pool):
-        common.fail(f"--pool {pool!r} is no name of a work pool: leave out {' '.join(_FORBIDDEN)}.", code=2)
+    from prefect.types.names import BANNED_CHARACTERS
+
+    if not pool.strip() or any(character in pool for character in BANNED_CHARACTERS):
+        common.fail(f"--pool {pool!r} is no name of a work pool: leave out {' '.join(BANNED_CHARACTERS)}.", code=2)
     try:
         there = [name for name in _FILES[kind] if (folder / name).exists()]
         if there:

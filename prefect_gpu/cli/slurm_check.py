@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.runtime.telemetry import Finding
 
 if TYPE_CHECKING:
-    from prefect_gpu.blocks import GpuSlurm
+    from prefect_gpu.blocks import GpuSlurm, SlurmShape
     from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, Partition
     from prefect_gpu.settings import GpuSettings
 
@@ -96,33 +96,38 @@ async def _of_shapes(block: GpuSlurm, slurm: Cluster) -> list[Finding]:
 
 
 def _of_partitions(block: GpuSlurm, partitions: dict[str, Partition]) -> list[Finding]:
+    usual = next((name for name, one in partitions.items() if one.default), "")
+    found = (
+        _of_partition(shape, asked, partitions)
+        for shape in block.shapes
+        for asked in dict.fromkeys(nodes.partition or usual for nodes in (shape, *shape.more_nodes))
+    )
+    return [one for one in found if one is not None]
+
+
+def _of_partition(shape: SlurmShape, asked: str, partitions: dict[str, Partition]) -> Finding | None:
+    """What is wrong with the partition that a shape asks for. It may name several: Slurm takes the first that does."""
     from prefect_gpu.blocks.slurm import minutes_of
 
-    found, usual = list[Finding](), next((name for name, one in partitions.items() if one.default), "")
-    for shape in block.shapes:
-        for asked in dict.fromkeys(nodes.partition or usual for nodes in (shape, *shape.more_nodes)):
-            names = [name.strip() for name in asked.split(",") if name.strip()]  # Slurm takes the first that will do
-            unheard = [name for name in names if name not in partitions]
-            there = [partitions[name] for name in names if name in partitions]
-            most = max((_minutes(one.time) for one in there), default=math.inf)
-            if unheard:
-                said = f"The shape {shape.name} asks for the partition {unheard[0]!r}, and there is none of that name."
-                known = ", ".join(sorted(partitions)) or "none"
-                found.append(Finding("error", "Slurm", f"{said} There are: {known}.", "Correct the block: `sinfo`."))
-            elif there and all(one.state != "up" for one in there):
-                said = (
-                    f"The partition {asked} of the shape {shape.name} is {there[0].state}: no allocation starts there."
-                )
-                found.append(Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`."))
-            elif minutes_of(shape.time) > most:
-                said = (
-                    f"The shape {shape.name} asks for {shape.time}, and a job of the partition {asked} may last for "
-                    f"{most:.0f} minutes: Slurm would never start its allocations."
-                )
-                remedy = f"Give the shape less time in the block: `time: {most:.0f}`, in minutes."
-                # A quality of service may allow more.
-                found.append(Finding("warning" if shape.qos else "error", "Slurm", said, remedy))
-    return found
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    if unheard := [name for name in names if name not in partitions]:
+        said = f"The shape {shape.name} asks for the partition {unheard[0]!r}, and there is none of that name."
+        known = ", ".join(sorted(partitions)) or "none"
+        return Finding("error", "Slurm", f"{said} There are: {known}.", "Correct the block: `sinfo`.")
+    there = [partitions[name] for name in names]
+    if there and all(one.state != "up" for one in there):
+        said = f"The partition {asked} of the shape {shape.name} is {there[0].state}: no allocation starts there."
+        return Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`.")
+    most = max((_minutes(one.time) for one in there), default=math.inf)
+    if minutes_of(shape.time) <= most:
+        return None
+    said = (
+        f"The shape {shape.name} asks for {shape.time}, and a job of the partition {asked} may last for {most:.0f} "
+        "minutes: Slurm would never start its allocations."
+    )
+    remedy = f"Give the shape less time in the block: `time: {most:.0f}`, in minutes."
+    # A quality of service may allow more.
+    return Finding("warning" if shape.qos else "error", "Slurm", said, remedy)
 
 
 def _minutes(time: str) -> float:

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from prefect_gpu.retraining.places import Place, find_place
-from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.manifest import facts_of
 
 ARRIVED = "dataset.arrived"
@@ -70,7 +69,7 @@ class DataFiles:
         if isinstance(location, Path):
             return (location / name).read_bytes()
         with self._in_s3() as client:
-            found = client.get_object(Bucket=location.bucket, Key=_key(location, name))
+            found = client.get_object(Bucket=location.bucket, Key=location.below(name).prefix)
             return bytes(found["Body"].read())
 
     def add(self, name: str, content: bytes) -> None:
@@ -88,7 +87,7 @@ class DataFiles:
             aside.replace(location / name)
         else:
             with self._in_s3() as client:
-                client.put_object(Bucket=location.bucket, Key=_key(location, name), Body=content)
+                client.put_object(Bucket=location.bucket, Key=location.below(name).prefix, Body=content)
 
     def _counts(self, name: str) -> bool:
         """Whether it is one of the files: for a shell, hidden ones are none. S3's consoles make one without a name."""
@@ -103,7 +102,7 @@ class DataFiles:
                     if self._counts(path.name) and path.is_file():
                         yield path.name, facts_of(path).sha256
             return
-        base = _key(location, "")
+        base = f"{location.prefix}/".lstrip("/")
         with self._in_s3() as client:
             pages = client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=location.bucket, Prefix=base, Delimiter="/"):
@@ -124,10 +123,6 @@ class DataFiles:
             if isinstance(error, ClientError) and error_code(error) == "NoSuchKey":
                 raise FileNotFoundError(f"{self.place} has no such file: {error}") from error
             raise ConnectionError(out_of_reach(f"The data at {self.place} are", error)) from error
-
-
-def _key(location: S3Location, name: str) -> str:
-    return f"{location.prefix}/{name}".lstrip("/")
 
 
 def announce(dataset: str, files: DataFiles) -> Snapshot:

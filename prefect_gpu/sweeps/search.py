@@ -172,7 +172,10 @@ class Search:
         return self._known_rungs.judging(steps_of(known)).promotion(self._stopped, self._reached_by(known))
 
     def _at_last(self, known: Sequence[FrozenTrial]) -> int | None:
-        """Who goes on so that the sweep has a result: where few came to a rung, the best part of them is nobody."""
+        """The trial that goes on if none is complete, so that the sweep has a result; None: one is.
+
+        The rungs promote a part of the trials that came to them. Where few came, that part is none.
+        """
         if self._known_rungs is None or any(trial.state is TrialState.COMPLETE for trial in known):
             return None
         return self._known_rungs.judging(steps_of(known)).furthest(self._stopped, self._reached_by(known))

@@ -76,7 +76,7 @@ class Gantt:
         return planned.devices.keys() <= self._groups.keys()
 
     def size(self, group: str) -> int:
-        """Devices of a group, whoever has them; 0: there is no such group."""
+        """How many devices a group has, free or not; 0 if there is no such group."""
         return self._sizes.get(group, 0)
 
     def least(self, group: str, start: float, end: float) -> int:
