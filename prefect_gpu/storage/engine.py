@@ -181,7 +181,8 @@ def _remedy(url: str, said: str) -> str:
             "Let this user write the file and the folder that it is in, or set history_url. "
             f"`ls -ld {quote(str(path.parent))} {quote(str(path))}` shows who may."
         )
-    place = quote(make_url(url).set(drivername="postgresql", password=None, query={}).render_as_string())
+    known = make_url(url)  # without its password: psql would take the stars in its place for one
+    place = quote(str(URL.create("postgresql", known.username, None, known.host, known.port, known.database)))
     if "too many clients" in said or "connection slots" in said:
         ask = quote("SELECT usename, application_name, count(*) FROM pg_stat_activity GROUP BY 1, 2")
         return (
@@ -202,18 +203,17 @@ def _remedy(url: str, said: str) -> str:
     if "does not exist" in said and ("relation " in said or "column " in said):
         return _ANEW
     if "does not exist" in said:
-        database = quote(make_url(url).database or "prefect_gpu")
+        database = quote(known.database or "prefect_gpu")
         return f"Create that database on the server (`createdb {database}`), or correct its name in history_url."
     if "permission denied" in said:
-        user = make_url(url).username or "USER"
+        user = known.username or "USER"
         if "for table" in said or "for relation" in said:
             grant = f'GRANT ALL ON ALL TABLES IN SCHEMA public TO "{user}"'
             return f"Let the user read and write its tables: `psql -c {quote(grant)}` as their owner."
         return (
             f"Let the user create tables there: `psql -c 'GRANT CREATE ON SCHEMA public TO \"{user}\"'` as its owner."
         )
-    parsed = make_url(url)
-    at = f"-h {quote(parsed.host or 'localhost')} -p {parsed.port or 5432}"
+    at = f"-h {quote(known.host or 'localhost')} -p {known.port or 5432}"
     return f"Check that the PostgreSQL server runs and can be reached from here: `pg_isready {at}`."
 
 
