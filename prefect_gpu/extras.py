@@ -7,6 +7,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 _DISTRIBUTION = "prefect-gpu"
+_ALSO = {"xgboost": "xgboost-cpu"}  # the same modules under another name
 
 
 class MissingExtra(ImportError):
@@ -31,7 +32,8 @@ def must_have(extra: str, what: str) -> None:
 def lacking(extra: str) -> list[str]:
     """Names of the packages of an extra that are not installed.
 
-    Where prefect-gpu is not installed itself but only found, on PYTHONPATH say, nobody knows: none.
+    A package that is there under another name counts, as ``xgboost-cpu`` does for ``xgboost``. Where prefect-gpu is not
+    installed itself but only found, on PYTHONPATH say, nobody knows: none.
     """
     try:
         needed = [Requirement(one) for one in metadata.requires(_DISTRIBUTION) or ()]
@@ -45,5 +47,5 @@ def _is_installed(name: str) -> bool:
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:
-        return False
+        return name in _ALSO and _is_installed(_ALSO[name])
     return True

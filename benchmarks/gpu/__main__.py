@@ -1,6 +1,6 @@
 """Measures the GPU of this machine, or, where there is none, goes through the same on a virtual device.
 
-    python -m benchmarks.gpu [--json] [--quick] [--out FOLDER] [--part NAME ...] [--virtual]
+    python -m benchmarks.gpu [--json] [--quick | --rounds N] [--out FOLDER] [--part NAME ...] [--virtual]
 
 Run it from the root of the source tree. It needs PyTorch and numpy; Prefect, and a network, it does not.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 # One thread each: what is measured is the device, and the libraries read this when they are loaded.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, the same training has other losses each time
 
 from benchmarks.gpu.plain_channel import provide  # noqa: E402
 
@@ -32,9 +33,10 @@ from benchmarks.gpu.scale import Part, Scale  # noqa: E402
 PARTS = {"idle": idle, "sharing": sharing, "caps": caps, "memory": memory, "cores": cores}
 
 
-async def _measure(machine: Machine, folder: Path, names: list[str], *, quick: bool) -> dict[str, Part | str]:
+async def _measure(machine: Machine, folder: Path, names: list[str], rounds: int | None) -> dict[str, Part | str]:
+    """Quick, if there are no rounds."""
     async with warm_driver() as driver:
-        return await _each(Scale(machine, folder, driver, quick), names)
+        return await _each(Scale(machine, folder, driver, rounds is None, rounds or 1), names)
 
 
 async def _each(scale: Scale, names: list[str]) -> dict[str, Part | str]:
@@ -57,7 +59,8 @@ async def _each(scale: Scale, names: list[str]) -> dict[str, Part | str]:
 
 def main() -> int:
     """Run the kit; the exit code is 1 when a claim does not hold or a part failed."""
-    parser = command_line(__doc__, quick="under a minute: fewer, shorter trainings")
+    parser = command_line(__doc__, quick="about a minute: fewer, shorter trainings")
+    parser.add_argument("--rounds", type=int, default=2, help="how often everything is compared: %(default)s times")
     parser.add_argument("--out", type=Path, help="folder for pictures (needs matplotlib)")
     parser.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be repeated")
     parser.add_argument("--virtual", action="store_true", help="use a virtual device even if there is a GPU")
@@ -67,7 +70,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-kit-", ignore_cleanup_errors=True) as folder:
         names = options.part or list(PARTS)
-        found = asyncio.run(_measure(machine, Path(folder), names, quick=options.quick))
+        found = asyncio.run(_measure(machine, Path(folder), names, None if options.quick else max(1, options.rounds)))
     done = {name: part for name, part in found.items() if isinstance(part, Part)}
     failed = {name: why for name, why in found.items() if isinstance(why, str)}
     pictures = draw(done, options.out, machine) if options.out else "none asked for (--out FOLDER)"

@@ -1,10 +1,10 @@
 """Does the tuner find the cores that a training's input pipeline can use?
 
 A small network behind a ``DataLoader`` whose processes unpack and distort pictures. First every number of cores is
-tried, a run for each (in a quick run every power of two). Then one run is left to the scheduler's core tuning (CODA
-§V.B, :mod:`prefect_gpu.scheduling.cores.tuning`), which follows the use of the GPU where NVML tells it, and
-the step rate otherwise, and changes the cores of the running processes. *Best* is the least number with which the
-step rate is within 3 % of the highest.
+tried, a run for each (in a quick run one core and all of them). Then one run is left to the scheduler's core tuning
+(CODA §V.B, :mod:`prefect_gpu.scheduling.cores.tuning`), which follows the use of the GPU where NVML tells it, and the
+step rate otherwise, and changes the cores of the running processes. *Best* is the least number with which the step rate
+is within 3 % of the highest.
 
 What it cannot tell: one pipeline is no proof (:mod:`benchmarks.cores` has four). A step of the search takes some
 seconds here, not the paper's 90. On fewer than four cores every answer is within one core of the best, so that
@@ -58,7 +58,7 @@ def _counts(scale: Scale) -> list[int]:
     most = len(scale.machine.cpus)
     if not scale.quick:
         return list(range(1, min(most, 16) + 1))
-    return [1 << power for power in range(most.bit_length()) if 1 << power <= min(most, 16)]
+    return sorted({1, min(most, 16)})
 
 
 def _pipeline(scale: Scale, seconds: float) -> dict[str, Any]:
@@ -79,15 +79,15 @@ def _rate(outcome: Outcome) -> float:
     return size / statistics.median(spans) if spans else len(at) / (at[-1] - at[0] + 1e-9)
 
 
-def _short_steps(profile: Profile, reports: int) -> tuple[Profile, CoreTuning]:
+def _short_steps(profile: Profile, quick: bool) -> tuple[Profile, CoreTuning]:
     """The profile with a tuning whose steps are short, and that tuning."""
     [old] = [one for one in profile.reactions if isinstance(one, CoreTuning)]
-    tuning = CoreTuning(step_s=_STEP_S, reports=reports)
+    tuning = CoreTuning(_STEP_S / 4, reports=3) if quick else CoreTuning(_STEP_S, REPORTS)
     return replace(profile, reactions=tuple(tuning if one is old else one for one in profile.reactions)), tuning
 
 
 async def _tuned(scale: Scale) -> dict[str, Any]:
-    profile, tuning = _short_steps(get_profile("adaptive"), 3 if scale.quick else REPORTS)
+    profile, tuning = _short_steps(get_profile("adaptive"), scale.quick)
     async with scale.pool("cores-tuned", profile=profile) as pool:
         needs = pool.controller.scheduler.state.learned.cores.needs
         run_id = pool.submit_job(Job("tuned", "pipeline", _pipeline(scale, 2 * _ENOUGH_S)))

@@ -1,8 +1,8 @@
 """How long does the device stand idle between two trainings?
 
 Equal small trainings one after the other on one device, each in a process of its own that loads its data, opens the
-GPU, trains, and saves: with heartbeats of 5 s and 1 s (Liquid's baseline, §6.3), with events, and with events and
-pre-scheduling (§6.1). Idle is the time from the last step of one training to the first of the next, as the trainings
+GPU, trains, and saves: with heartbeats of 5 s and 1 s (Liquid's baseline, §6.3; not in a quick run), with events, and
+with events and pre-scheduling (§6.1). Idle is the time from the last step of one training to the first of the next, as the trainings
 write it down themselves. The margin of pre-scheduling begins at its default.
 
 What it cannot tell: launching is short here, since PyTorch is in a warm interpreter and the data is made up; a training
@@ -35,14 +35,15 @@ OURS = "events and pre-scheduling"
 
 async def measure(scale: Scale) -> Part:
     """Run all modes, in random order in each round."""
-    count, rounds, steps = (3, 1, 30) if scale.quick else (6, 2, 60 if scale.machine.virtual else 30)
-    modes = {name: mode for name, mode in MODES.items() if not (scale.quick and name == "heartbeat 5 s")}
+    count, steps = (3, 30 if scale.machine.virtual else 15) if scale.quick else (6, 60 if scale.machine.virtual else 30)
+    modes = {name: mode for name, mode in MODES.items() if not (scale.quick and "heartbeat_s" in mode)}
     parameters = scale.cnn(steps)
     async with scale.pool("idle-first", prescheduling=False) as pool:
-        past = Past(await pool.run([Job(f"first-{number}", "cnn", parameters) for number in range(2)]))
+        first = [Job(f"first-{number}", "cnn", parameters) for number in range(1 if scale.quick else 2)]
+        past = Past(await pool.run(first))
     found: dict[str, list[list[Outcome]]] = {name: [] for name in modes}
     chance = random.Random(1)
-    for turn in range(rounds):
+    for turn in range(scale.rounds):
         for name in chance.sample(list(modes), k=len(modes)):
             async with scale.pool(f"idle-{turn}-{name}", past=past, **modes[name]) as pool:
                 jobs = [Job(f"job-{number}", "cnn", parameters) for number in range(count)]
@@ -61,7 +62,7 @@ async def measure(scale: Scale) -> Part:
         f"{one['runs_per_minute']:.1f} runs a minute"
         for name, one in figures.items()
     ]
-    return Part(claims, {"trainings": count, "rounds": rounds, "modes": figures}, words)
+    return Part(claims, {"trainings": count, "rounds": scale.rounds, "modes": figures}, words)
 
 
 def _figures(turns: Sequence[Sequence[Outcome]]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ async def measure(scale: Scale) -> Part:
     unit = (
         16_384 if scale.machine.virtual else min(65_536, int(0.4 * scale.machine.device.memory_bytes) // (8 * 81_920))
     )
-    batches = [unit << number for number in range(2 if scale.quick or scale.machine.virtual else 4)]
+    batches = [unit << number for number in range(1 if scale.quick else 2 if scale.machine.virtual else 4)]
     history: list[FinishedRun] = []
     tries: list[dict[str, Any]] = []
     async with scale.pool("memory") as pool:

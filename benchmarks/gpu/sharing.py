@@ -1,6 +1,7 @@
 """Do trainings end sooner together if they share the device?
 
-Liquid's three sets (§6.2, table of total times): 8 small CNNs, 4 NeuMF-like recommenders, and 4 mixed; each set with
+Liquid's three sets (§6.2, table of total times): 8 small CNNs, 4 NeuMF-like recommenders, and 4 mixed (in a quick run
+only CNNs, four of them); each set with
 whole devices, one run after the other; the same with each run prepared behind the one before it (not in a quick run);
 and with the device shared by all of them at once, each with an equal part of its memory and the cap that belongs to it.
 Total time is from the submission of a set to its last end. Where there is a GPU its use and its memory are sampled
@@ -31,7 +32,7 @@ async def measure(scale: Scale) -> Part:
     past = None if scale.quick else await _past(scale)
     chance = random.Random(2)
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for turn in range(1 if scale.quick else 2):
+    for turn in range(scale.rounds):
         for name, programs in _sets(scale).items():
             for way in chance.sample(ways_of_one, k=len(ways_of_one)):
                 one = await _total(scale, f"{name}-{way}-{turn}", programs, way, past)
@@ -53,12 +54,9 @@ async def measure(scale: Scale) -> Part:
 
 
 def _sets(scale: Scale) -> dict[str, list[str]]:
-    half = 2 if scale.quick else 1
-    return {
-        f"CNN x {8 // half}": ["cnn"] * (8 // half),
-        f"NeuMF x {4 // half}": ["neumf"] * (4 // half),
-        f"mixed x {4 // half}": ["cnn", "neumf"] * (2 // half),
-    }
+    if scale.quick:
+        return {"CNN x 4": ["cnn"] * 4}
+    return {"CNN x 8": ["cnn"] * 8, "NeuMF x 4": ["neumf"] * 4, "mixed x 4": ["cnn", "neumf"] * 2}
 
 
 def _steps(scale: Scale) -> int:

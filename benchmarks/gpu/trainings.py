@@ -48,6 +48,7 @@ def _torch() -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # so that losses can be compared bit for bit
     return torch, torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -38,6 +38,7 @@ from prefect_gpu.estimation.scales import from_scale, is_logarithmic, to_scale
 from prefect_gpu.estimation.throughput.scaling_curve import throughput_of
 
 _SELF_RELIANT = 60  # runs from which on a program needs nothing that was learned from others
+_WIDEST = math.log(100.0)  # of logarithms: far from all that was seen, no model knows how much it does not know
 _ODD_WIDENS = 0.5  # each odd thing about a submission makes its intervals wider by this part
 _SPREAD_BEFORE = {True: 1.0, False: 0.2}  # of logarithms, of fractions, before programs have shown how far they spread
 
@@ -201,6 +202,8 @@ def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]
 
 def _interval(target: str, predicted: Prediction, reach: float) -> Interval:
     away = reach * predicted.std
+    if is_logarithmic(target):
+        away = min(away, _WIDEST)
     return Interval(*(predicted.base + from_scale(target, predicted.mean + side * away) for side in (0, -1, 1)))
 
 

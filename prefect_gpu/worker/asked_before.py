@@ -52,7 +52,7 @@ def could_be_promised(controller: Controller, asked: Mapping[str, Any], settings
         )
     finally:
         controller.estimates.forget(_NOBODY)
-    request = replace(decided(request, estimate), kind=known.program)
+    request = replace(decided(request, estimate, state.capability.may_hold), kind=known.program)
     job = Job(_NOBODY, request, "", now, now, estimate=estimate)
     job.room_bytes = state.capability.room_for(job)
     answer, by = controller.scheduler.could_promise(job, now), request.deadline_at

@@ -188,11 +188,12 @@ class Intake:
         )
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
+        request = decided(request, estimate, self.controller.scheduler.state.capability.may_hold)
         seen = self._seen[run_id]
         seen.flow_run, seen.taken_in, seen.before_s = flow_run, versions, before_s
         event = ev.JobSubmitted(
             job=run_id,
-            request=replace(decided(request, estimate), kind=known.program),
+            request=replace(request, kind=known.program),
             queue=str(flow_run.work_queue_id),
             submitted_at=self._submitted_at(flow_run, read_at),
             not_before=self._pool.clock.of(due) if due else read_at,
@@ -229,7 +230,10 @@ class Intake:
         It is to be read again then, and taken in even if nothing has changed in Prefect.
         """
         job = self.controller.scheduler.state.jobs.get(event.job)
-        if job is None or decided(job.request, event.estimate).exclusive == job.request.exclusive:
+        if job is None:
+            return False
+        may_hold = self.controller.scheduler.state.capability.may_hold
+        if decided(job.request, event.estimate, may_hold).exclusive == job.request.exclusive:
             return False
         self._seen[event.job].taken_in = None
         return True

@@ -59,5 +59,7 @@ def say_devices(
         logger.error("This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`.")
         return
     names = ", ".join(device.id if device.kind == "virtual" else f"{device.id} ({device.kind})" for device in devices)
-    kind = "virtual devices, which are not GPUs" if devices[0].virtual else "devices"
-    printer(f"Serving pool {pool!r} with {len(devices)} {kind}{where}: {names}")
+    some = f"{len(devices)} {'virtual ' * devices[0].virtual}device{'s' * (len(devices) > 1)}"
+    if devices[0].virtual:
+        some += f", which {'are not GPUs' if len(devices) > 1 else 'is not a GPU'}"
+    printer(f"Serving pool {pool!r} with {some}{where}: {names}")

@@ -55,6 +55,28 @@ def _width(interval: Interval) -> float:
 # --- From nothing on ---
 
 
+@pytest.mark.parametrize("programs", [1, 3])
+def test_sizes_that_hardly_differed_say_little_of_one_that_does(programs: int) -> None:
+    """Seen on an H200: three runs of 300 to 302 steps, and the fourth, of 1500, was taken to need 10^18 bytes."""
+    seconds = (8.2, 11.0, 14.0)  # as slow as the machine happened to be
+    runs = [
+        FinishedRun(
+            f"{program}-{number}",
+            Known(program, {"steps": 300 + number}),
+            {STEP_S: took / 300, TRAINING_S: took, MEMORY_BYTES: 6.5e8},
+            completed=True,
+            out_of_memory=False,
+            ended_at=float(number),
+        )
+        for program in "abc"[:programs]
+        for number, took in enumerate(seconds)
+    ]
+    found = Estimator(runs).estimate(Known("a", {"steps": 1500})).targets
+    assert 0.01 < found[STEP_S].median < 0.2
+    assert found[MEMORY_BYTES].median == pytest.approx(6.5e8, rel=0.1)
+    assert all(interval.high <= 100.001 * interval.median for interval in found.values())
+
+
 def test_without_runs_nothing_is_known() -> None:
     estimate = Estimator().estimate(asked(_RUNS[0]))
     assert (estimate.targets, estimate.from_runs) == ({}, 0)

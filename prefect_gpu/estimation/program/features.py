@@ -25,6 +25,7 @@ _MOST_DEPTH = 4  # of nested parameters
 _LONGEST_TEXT = 64
 _LARGEST = 1e100  # numbers beyond it are taken as this large: their squares would not be finite
 _BEYOND = math.log(10.0)  # how far outside what was seen a logarithm may lie; further out is taken as this far
+LEAST_SPREAD = 0.25  # of a column's logarithms: values closer together say little of what others would do
 _ODD = math.log(2.0)  # from how far outside on it is worth a warning
 
 
@@ -240,6 +241,8 @@ def _numeric(name: str, numbers: list[float], partly_missing: bool) -> Column | 
     array = np.array(taken)
     # Halved, so that ranges within which most values lie and ranges with outliers are treated alike.
     centre, scale = float(np.median(array)), float(max(array.std(), (high - low) / 8))
+    if logarithmic:  # costs are powers of sizes, and no large ones, however close together the sizes were
+        scale = max(scale, LEAST_SPREAD)
     return Column(name, (), logarithmic, low, high, centre, scale, 0.0, partly_missing)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prefect_gpu.estimation.program.features import Value, flatten
+from prefect_gpu.estimation.program.features import LEAST_SPREAD, Value, flatten
 from prefect_gpu.estimation.runs import TARGETS, FinishedRun
 from prefect_gpu.estimation.scales import to_scale
 
@@ -45,7 +45,7 @@ def _learn(programs: Sequence[tuple[Sequence[Mapping[str, Value]], np.ndarray]])
         return {}
     x = np.vstack([np.column_stack([_centred(columns, name, len(y)) for name in names]) for columns, y in told])
     away = np.concatenate([y - y.mean() for _, y in told])
-    spread = np.maximum(x.std(axis=0), 1e-9)
+    spread = np.maximum(x.std(axis=0), LEAST_SPREAD)
     x = x / spread
     slopes = np.linalg.solve(x.T @ x + _RIDGE * np.eye(len(names)), x.T @ away) / spread
     return dict(zip(names, slopes.tolist(), strict=True))

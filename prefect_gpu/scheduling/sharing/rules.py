@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from prefect_gpu.scheduling.model.cluster import Device
@@ -93,14 +93,18 @@ class KnownCompany(DeclaredMemory):
         return not any(one.request.automatic for one in together) or suffices_for(together)
 
 
-def decided(request: Request, estimate: Estimate) -> Request:
+def decided(request: Request, estimate: Estimate, may_hold: Callable[[Request], bool] = lambda _: True) -> Request:
     """The request of a run whose user leaves company to the pool, with the pool's decision; any other as it is.
 
     One whose deadline is to be promised has its devices for itself: nobody slows it down then.
 
     The run shares where runs of its own program have shown both their memory and their use of a device. It is then
     granted, and capped at, the upper estimate of its peak memory or, if that is more, what it declares. An elastic run
-    asks for more devices, not for a part of one: it has its devices for itself.
+    asks for more devices, not for a part of one: it has its devices for itself. So has one that may need more than
+    any device has: what is only estimated keeps no run from starting.
+
+    Args:
+        may_hold: Whether the cluster could ever hold a request.
     """
     if request.promise:
         return replace(request, exclusive=True, automatic=False)
@@ -109,7 +113,10 @@ def decided(request: Request, estimate: Estimate) -> Request:
     elastic = request.max_gpus is not None and request.max_gpus > request.gpus
     if elastic or request.grows or estimate.memory_bytes is None or estimate.utilisation is None:
         return replace(request, exclusive=True)
-    return replace(request, exclusive=False, gpu_memory_bytes=max(request.gpu_memory_bytes or 0, estimate.memory_bytes))
+    shares = replace(
+        request, exclusive=False, gpu_memory_bytes=max(request.gpu_memory_bytes or 0, estimate.memory_bytes)
+    )
+    return shares if may_hold(shares) else replace(request, exclusive=True)
 
 
 def planned_bytes(job: Job) -> int:

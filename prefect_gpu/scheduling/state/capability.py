@@ -43,6 +43,10 @@ class Capability:
             return False
         return request.total_gpus == 0 or bool(self.usable(request))
 
+    def may_hold(self, request: Request) -> bool:
+        """The same, or nobody can tell, since no device is known yet."""
+        return not self._state.device_sizes or self.possible(request)
+
     def room_for(self, job: Job) -> int:
         """Memory of the devices that a job waits for because it is expected to need so much; 0: any will do.
 

@@ -43,6 +43,15 @@ def test_a_word_of_the_user_is_the_last() -> None:
     assert decided(Request(automatic=True, gpu_memory_bytes=4 * GIB), needs(3, 0.2)).gpu_memory_bytes == 4 * GIB
 
 
+def test_an_estimate_that_no_device_could_hold_keeps_no_run_from_starting() -> None:
+    capability = World(node("n", 8), profile="adaptive").state.capability
+    request = decided(LEFT_TO_THE_POOL, needs(1e9, 0.2), capability.may_hold)
+    assert request == replace(LEFT_TO_THE_POOL, exclusive=True)
+    assert decided(LEFT_TO_THE_POOL, needs(3, 0.2), capability.may_hold).shareable
+    said = asks(gib=1000, shares=True)  # what the user says is another matter: it is refused
+    assert decided(said, needs(3, 0.2), capability.may_hold) is said and not capability.may_hold(said)
+
+
 @pytest.mark.parametrize(
     ("estimates", "together"),
     [
