@@ -2,8 +2,8 @@
 
 Equal small trainings one after the other on one device, each in a process of its own that loads its data, opens the
 GPU, trains, and saves: with heartbeats of 5 s and 1 s (Liquid's baseline, §6.3; not in a quick run), with events, and
-with events and pre-scheduling (§6.1). Idle is the time from the last step of one training to the first of the next, as the trainings
-write it down themselves. The margin of pre-scheduling begins at its default.
+with events and pre-scheduling (§6.1). Idle is the time from the last step of one training to the first of the next, as
+the trainings write it down themselves. The margin of pre-scheduling begins at its default.
 
 What it cannot tell: launching is short here, since PyTorch is in a warm interpreter and the data is made up; a training
 that imports and loads for a minute gains more. Heartbeats delay only what the scheduler hears; a real framework with
