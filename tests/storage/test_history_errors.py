@@ -96,6 +96,12 @@ except HistoryError as error:
     assert f"ls -ld {folder}" in done.stdout and "Let this user write" in done.stdout, done.stderr
 
 
+def test_a_password_that_is_a_word_of_the_message_hides_no_remedy() -> None:
+    for password in ("r", "permission"):
+        said = str(explain(f"postgresql://me:{password}@db/runs", RuntimeError("permission denied for schema public")))
+        assert "GRANT CREATE ON SCHEMA public" in said and "***" in said
+
+
 @pytest.mark.parametrize("url", ["", "history.db", "://", "postgresql://u:geheim@host:port:5/x"])
 def test_no_url(url: str) -> None:
     said = complaint(url)
