@@ -189,6 +189,9 @@ class GpuCluster(StrictBlock):
         names = [node.name for node in self.nodes]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"nodes: {twice[0]!r} is there twice: state each node once")
+        gpus = [gpu for node in self.nodes for gpu in node.gpus or ()]
+        if twice := sorted({gpu for gpu in gpus if gpus.count(gpu) > 1}):
+            raise ValueError(f"nodes: the GPU {twice[0]!r} is there twice: state it once, on the node that has it")
         if self.driver == "docker":
             if len(names) > 1:
                 raise ValueError(f"nodes: there are {len(names)}, and driver='docker' has one: use driver='swarm'")

@@ -172,7 +172,7 @@ def check_state_folder(folder: Path) -> list[Finding]:
 
 
 def check_history(url: str) -> list[Finding]:
-    """Whether the history can be opened, and how many runs it knows. It is only looked at."""
+    """Whether the history can be opened and written, and how many runs it knows. It is only looked at."""
     from prefect_gpu.storage.history import History, HistoryError, masked, sqlite_path
 
     try:
@@ -192,6 +192,7 @@ def check_history(url: str) -> list[Finding]:
             )
             return [Finding("error", "history", f"{masked(url)}: this user may not write {locked}.", remedy)]
         with History(url, read_only=True) as history:
+            history.check_writable()
             return [Finding("ok", "history", f"{masked(url)}, {plural(history.count(), 'finished run')}")]
     except HistoryError as error:
         return [Finding("error", "history", error.what, error.remedy)]

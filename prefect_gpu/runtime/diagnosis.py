@@ -31,9 +31,9 @@ _SIGNALS = {
 }
 
 _CODES = {
-    1: ("failed", "The lines below say where. If it is an import error, install the package where the worker runs."),
+    1: ("failed", "The lines below say where. If it is an import error, install the package in the run's environment."),
     2: ("was called with wrong arguments", "Check the `command` of the run."),
-    126: ("could not be executed", "The `command` is not executable."),
+    126: ("could not be executed", "The `command` is not executable, or `working_dir` is no folder where it runs."),
     127: ("was not found", "The `command` names a program that is not on the PATH of the run."),
 }
 
@@ -43,7 +43,11 @@ _HINTS = (
     ("OutOfMemoryError", "The GPU's memory was too small: lower the batch size or ask for more `gpu_memory`."),
     ("CUDA error: no kernel image", "This build of the framework has no code for this GPU: install one that has."),
     ("CUDA driver version is insufficient", "The NVIDIA driver is older than the framework needs: update the driver."),
-    ("ModuleNotFoundError", "Install the missing package into the environment that the worker runs in."),
+    (
+        "ModuleNotFoundError",
+        "Install the missing package in the run's environment: the image of its container, what its `command` names, "
+        "or else the worker's.",
+    ),
     ("No space left on device", "The disk is full: remove old checkpoints or logs."),
     ("MemoryError", "The machine's memory was too small: load less data at once."),
 )

@@ -150,7 +150,7 @@ class Launches:
             self.logger.error("Run %s could not be started: %s", launch.record.name, error)
             if error.no_room and await self._waits_for_room(launch, error):
                 return
-            known = ExitReport(127, tail=(str(error),))
+            known = ExitReport(127 if FileNotFoundError.__name__ in str(error) else 126, tail=(str(error),))
             if error.explains or error.away:
                 known = ExitReport(None, cause=str(error), lost=error.away)
             await self._end(launch, known)

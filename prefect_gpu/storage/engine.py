@@ -145,8 +145,9 @@ class RowRefused(HistoryError):
 
 def explain(url: str, error: Exception) -> HistoryError:
     """An error of the database or its driver, as a sentence with a remedy."""
-    said = _said(url, error)
-    return HistoryError(f"The history {masked(url)} cannot be used: {said}.", _remedy(url, said.lower()))
+    return HistoryError(
+        f"The history {masked(url)} cannot be used: {_said(url, error)}.", _remedy(url, _words(error).lower())
+    )
 
 
 def refused(url: str, error: Exception) -> RowRefused:
@@ -155,10 +156,12 @@ def refused(url: str, error: Exception) -> RowRefused:
 
 
 def _said(url: str, error: Exception) -> str:
-    original = getattr(error, "orig", None) or error
     secret = make_url(url).password
-    said = " ".join(str(original).split())
-    return said.replace(str(secret), "***") if secret else said
+    return _words(error).replace(str(secret), "***") if secret else _words(error)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
 def _remedy(url: str, said: str) -> str:

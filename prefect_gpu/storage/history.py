@@ -32,6 +32,7 @@ from prefect_gpu.storage.schema import (
     check_version,
     columns_there,
     contention_table,
+    refusal,
     runs_table,
     stays_table,
 )
@@ -220,6 +221,17 @@ class History:
             if not self._columns(connection, runs_table):
                 return 0
             return connection.execute(select(func.count()).select_from(runs_table)).scalar_one()
+
+    def check_writable(self) -> None:
+        """Look whether a worker that is this user could write here, on PostgreSQL.
+
+        Raises:
+            HistoryError: It could not.
+        """
+        with self._transaction(self._engine) as connection:
+            said = refusal(connection)
+        if said:
+            raise explain(self._url, PermissionError(said))
 
     def close(self) -> None:
         """Close all connections. Closing twice does no harm."""

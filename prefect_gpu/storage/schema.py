@@ -134,6 +134,35 @@ def check_version(connection: Connection) -> int | None:
     return found
 
 
+def refusal(connection: Connection) -> str:
+    """What PostgreSQL would say to a worker of this user that opens the history and writes rows; empty: nothing.
+
+    It is only asked what the user may do. Other databases have no such rights.
+    """
+    if connection.dialect.name != "postgresql":
+        return ""
+    if connection.scalar(_TAKES_NO_CHANGES):
+        return "cannot write in a read-only transaction"
+    up_to_date = read_version(connection) is not None and (read_revision(connection) or "") >= REVISIONS[-1]
+    for table in (*metadata.sorted_tables, revision_table):
+        if not inspect(connection).has_table(table.name):
+            if not connection.scalar(text("SELECT has_schema_privilege(current_schema(), 'CREATE')")):
+                return f"permission denied for schema {connection.scalar(text('SELECT current_schema()'))}"
+            continue
+        needed = ("SELECT", "INSERT") if "run_id" in table.columns else ("SELECT",)
+        name = {"name": table.name}
+        if not all(connection.scalar(_MAY, {**name, "what": what}) for what in needed):
+            return f"permission denied for table {table.name}"
+        if not up_to_date and not connection.scalar(_OWNS, name):
+            return f"must be owner of table {table.name}"
+    return ""
+
+
+_TAKES_NO_CHANGES = text("SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on'")
+_MAY = text("SELECT has_table_privilege(:name, :what)")
+_OWNS = text("SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)")
+
+
 def columns_there(connection: Connection, table: Table) -> list[Column[Any]]:
     """Those columns of a table that the database has; empty if it has no such table."""
     if not inspect(connection).has_table(table.name):

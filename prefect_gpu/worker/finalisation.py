@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -46,12 +47,17 @@ _MOST_RESTARTS = 5  # for reasons that may be the run's own; the loss of a node 
 _UNDECIDED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
 _LONGEST_RESTART_S = 60.0
+_ANOTHERS_AGAIN_S = 30.0  # a worker that was killed counts as online for some more of its heartbeats
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
 _NO_RECORD = (
     "Its worker is gone. Another worker took over, had no record of the run, and removed its "
     "containers. Workers that share a state folder take running containers over."
 )
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
+
+
+async def _nobody(_: str) -> bool:
+    return False
 
 
 class Finalisation:
@@ -61,9 +67,18 @@ class Finalisation:
         host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty: runs are such processes.
         clock: The server's.
+        online: Whether another worker of the pool that has this name is online.
     """
 
-    def __init__(self, asking: Asking, host_prefix: str, scope: str = "", clock: ServerClock | None = None) -> None:
+    def __init__(
+        self,
+        asking: Asking,
+        host_prefix: str,
+        scope: str = "",
+        clock: ServerClock | None = None,
+        online: Callable[[str], Awaitable[bool]] = _nobody,
+    ) -> None:
+        self._online = online
         self._clock = clock or ServerClock()
         self.asking = asking
         self._client = asking.client
@@ -286,9 +301,20 @@ class Finalisation:
 
     async def _claimed_in(self, run_id: UUID, words: str) -> bool:
         """Whether these words are part of the last claim of the run."""
+        return words in await self._last_claim(run_id)
+
+    async def _last_claim(self, run_id: UUID) -> str:
         history = await self._client.read_flow_run_states(run_id)
-        last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
-        return last is not None and words in (last.message or "")
+        return next((s.message for s in reversed(history) if s.type is StateType.PENDING and s.message), "")
+
+    async def _is_anothers(self, run_id: UUID) -> bool:
+        """Whether another worker that is online has claimed the run: it knows what becomes of the process.
+
+        Machines may have one name, and containers, which have processes of their own, the name of their machine. So
+        that there is no such process here does not mean that there is none.
+        """
+        worker = (await self._last_claim(run_id)).removeprefix(f"{CLAIMED} ").rpartition(" (")[0]
+        return bool(worker) and await self._online(worker)
 
     async def _ran(self, run_id: UUID, folder: str) -> bool:
         """Whether the run has run since its last claim, which was for that folder."""
@@ -306,7 +332,9 @@ class Finalisation:
         follows was removed.
         """
         if not flow_run.infrastructure_pid or (
-            await self._claimed_in(flow_run.id, _for_scope(self._scope)) if self._scope else self._gone(flow_run)
+            await self._claimed_in(flow_run.id, _for_scope(self._scope))
+            if self._scope
+            else self._gone(flow_run) and not await self._is_anothers(flow_run.id)
         ):
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
 
@@ -315,29 +343,40 @@ class Finalisation:
 
         Here is this machine, or an Engine or a Swarm that we lead now: then these are the runs that an earlier leader
         claimed for it, and everything that is not ours must have been removed there before. What had not begun goes
-        back to its queue; what ran is tried again if it has retries left, and else it has crashed.
+        back to its queue; what ran is tried again if it has retries left, and else it has crashed. A process of a run
+        that another worker has claimed is that one's, until it is not online any more.
 
         Args:
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
         """
-        for flow_run in flow_runs:
-            if str(flow_run.id) not in ours and self._may_be_orphan(flow_run):
+        left = [one.id for one in flow_runs if str(one.id) not in ours and self._may_be_orphan(one)]
+        while left:
+            anothers = []
+            for run_id in left:
                 with suppress(ObjectNotFound):
-                    await self.asking.persist(partial(self._bury, flow_run.id, ours))
+                    if not await self.asking.persist(partial(self._bury, run_id, ours)):
+                        anothers.append(run_id)
+            left = anothers
+            if left:
+                await asyncio.sleep(_ANOTHERS_AGAIN_S)
 
-    async def _bury(self, run_id: UUID, ours: Collection[str]) -> None:
+    async def _bury(self, run_id: UUID, ours: Collection[str]) -> bool:
+        """Returns whether it is settled: it is not while another worker may do that."""
         claimed = not self._scope or await self._claimed_in(run_id, _for_scope(self._scope))
         # One of ours may have ended and been finalised since the run was read, so that it looked like an orphan.
         flow_run = await self._client.read_flow_run(run_id)
         if str(run_id) in ours or not claimed or not self._may_be_orphan(flow_run):
-            return
+            return True
+        if not self._scope and await self._is_anothers(run_id):
+            return False
         if flow_run.state_type is StateType.PENDING:
             await self._give_back(flow_run, "The worker that had claimed it is gone, and no container of it is left.")
         elif flow_run.state_type is StateType.CANCELLING:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
         else:
             await self._crash(flow_run, ExitReport(returncode=None, cause=_NO_RECORD if self._scope else ""))
+        return True
 
     def _may_be_orphan(self, flow_run: FlowRun) -> bool:
         """Whether Prefect believes that the run runs, and no process of this machine shows that it does.

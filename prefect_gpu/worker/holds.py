@@ -198,8 +198,19 @@ class Holds:
         Raises:
             httpx.HTTPError: Nobody knows. The run waits until it is known.
         """
-        workers = await self._client.read_workers_for_work_pool(self._worker.work_pool.name)
-        return any(str(worker.status).endswith("ONLINE") and worker.name != self._worker.name for worker in workers)
+        return await other_is_online(self._worker)
+
+
+async def other_is_online(worker: BaseWorker[Any, Any, Any], name: str = "") -> bool:
+    """Whether another worker of the pool is online.
+
+    Args:
+        name: That of the one that is asked for; empty: any will do.
+    """
+    others = await worker.client.read_workers_for_work_pool(worker.work_pool.name)
+    return any(
+        str(one.status).endswith("ONLINE") and one.name != worker.name and name in ("", one.name) for one in others
+    )
 
 
 def _away(nodes: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -35,7 +36,7 @@ from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.finalisation import Finalisation, is_tried_again
-from prefect_gpu.worker.holds import Holds
+from prefect_gpu.worker.holds import Holds, other_is_online
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.launch_events import LaunchEvents
@@ -120,7 +121,9 @@ class PrefectHost:
         self.asking = Asking(
             self._client, pool.name, str(pool.id), self.logger, believed_after_s=self.settings.deleted_after_seconds
         )
-        self._finalisation = Finalisation(self.asking, self._host_prefix, self.scope, self.pool.clock)
+        self._finalisation = Finalisation(
+            self.asking, self._host_prefix, self.scope, self.pool.clock, partial(other_is_online, self.worker)
+        )
         self.intake = Intake(
             self.worker,
             self.pool,

@@ -123,6 +123,7 @@ def test_a_cluster_states_its_nodes_as_labels() -> None:
         ({"ssh_key": f"ssh-ed25519 AAAAC3Nza{SECRET} me@here"}, "ssh_key: this is a public key; give the private one"),
         ({"ssh_key": [SECRET]}, "ssh_key: "),
         ({"nodes": [{"name": "n"}, {"name": "n"}]}, "nodes: 'n' is there twice"),
+        ({"nodes": [{"name": name, "gpus": ["GPU-1"]} for name in "nm"]}, "nodes: the GPU 'GPU-1' is there twice"),
         ({"nodes": [{"rack": "a"}]}, "nodes.0.name: field required"),
         ({"nodes": [{"name": "n", "rak": "a"}]}, "rak is no field of node n"),
         ({"nodes": [{"name": "n", "cores": 0}]}, "nodes.0.cores=0: input should be greater than or equal to 1"),

@@ -53,6 +53,11 @@ def test_gpus_of_which_too_little_is_stated_are_refused(stated: dict[str, Any]) 
         NODE.stated(ClusterNode(name="n1", **stated).labels).as_node()
 
 
+def test_a_gpu_that_a_label_names_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Node n1 has the label prefect-gpu\.gpus='GPU-1, GPU-1': name each"):
+        NODE.stated({"prefect-gpu.gpus": "GPU-1, GPU-1", "prefect-gpu.gpu-memory": "80GiB"}).as_node()
+
+
 @pytest.mark.parametrize(
     ("node", "expected"),
     [

@@ -70,6 +70,18 @@ async def test_how_a_pool_is_divided(serve: Serve, browser: Browser, complaints:
     assert complaints == []
 
 
+async def test_long_words_of_what_is_not_well_break_on_a_telephone(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    scene = Scene(time.time(), [])
+    scene.unwell = ["The history postgresql://trainer:***@db.department.example:5432/trainings cannot be used"]
+    page = await visit(browser, await serve(scene), complaints)
+    await page.set_viewport_size({"width": 320, "height": 640})
+    await expect(page.locator("#unwell")).to_contain_text("Not well: The history")
+    assert await page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert complaints == []
+
+
 async def test_what_changes_appears_by_itself(serve: Serve, browser: Browser, complaints: list[str]) -> None:
     now = time.time()
     scene = Scene(now, [a_run(1, now - 9, over=False)])

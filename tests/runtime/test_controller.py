@@ -240,12 +240,19 @@ async def test_a_launch_that_cannot_be_now_is_tried_again(tmp_path: Path) -> Non
         await until(lambda: "launched a" in bench.host.said)
 
 
-async def test_a_process_that_cannot_be_made_is_settled_with_the_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("FileNotFoundError: no such program", 127),
+        ("OSError: its working directory cannot be entered: [Errno 2] No such file or directory: '/data'", 126),
+    ],
+)
+async def test_a_process_that_cannot_be_made_is_settled_with_the_reason(tmp_path: Path, said: str, code: int) -> None:
     async with running(tmp_path) as bench:
-        bench.driver.refuse = LaunchError("no such program")
+        bench.driver.refuse = LaunchError(said)
         bench.submit("a")
         await until(lambda: bench.host.rows and not bench.folders)
-        assert bench.host.reports[0].returncode == 127 and bench.host.reports[0].tail == ("no such program",)
+        assert bench.host.reports[0].returncode == code and bench.host.reports[0].tail == (said,)
         assert bench.places == {}
 
 

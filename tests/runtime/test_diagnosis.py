@@ -14,7 +14,7 @@ TABLE: dict[str, tuple[int | None, tuple[str, ...], list[str]]] = {
     "a plain failure": (1, (), ["failed (exit code 1)", "import error"]),
     "wrong arguments": (2, (), ["wrong arguments (exit code 2)"]),
     "an unknown code": (42, (), ["failed (exit code 42)"]),
-    "not executable": (126, (), ["could not be executed"]),
+    "not executable": (126, (), ["could not be executed", "`working_dir`"]),
     "no such program": (127, (), ["not found", "PATH"]),
     "no API": (1, ("httpx.ConnectError: All connection attempts failed",), ["Prefect API", "PREFECT_API_URL"]),
     "killed": (-9, (), ["The training process was killed (SIGKILL)", "memory"]),
@@ -29,7 +29,7 @@ TABLE: dict[str, tuple[int | None, tuple[str, ...], list[str]]] = {
     "a code above all signals": (255, (), ["failed (exit code 255)"]),
     "no GPU memory": (1, ("torch.cuda.OutOfMemoryError: CUDA out of memory.",), ["GPU's memory", "gpu_memory"]),
     "no memory": (1, ("MemoryError",), ["machine's memory was too small"]),
-    "no module": (1, ("ModuleNotFoundError: No module named 'torch'",), ["Install the missing package"]),
+    "no module": (1, ("ModuleNotFoundError: No module named 'torch'",), ["Install the missing package", "image"]),
     "no disk": (1, ("OSError: [Errno 28] No space left on device",), ["disk is full"]),
     "a hint of the output": (-6, ("CUDA error: no kernel image is available",), ["SIGABRT", "no code for this GPU"]),
 }  # fmt: skip

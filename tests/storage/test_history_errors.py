@@ -96,6 +96,12 @@ except HistoryError as error:
     assert f"ls -ld {folder}" in done.stdout and "Let this user write" in done.stdout, done.stderr
 
 
+def test_a_password_that_is_a_word_of_the_message_hides_no_remedy() -> None:
+    for password in ("r", "permission"):
+        said = str(explain(f"postgresql://me:{password}@db/runs", RuntimeError("permission denied for schema public")))
+        assert "GRANT CREATE ON SCHEMA public" in said and "***" in said
+
+
 @pytest.mark.parametrize("url", ["", "history.db", "://", "postgresql://u:geheim@host:port:5/x"])
 def test_no_url(url: str) -> None:
     said = complaint(url)
@@ -137,6 +143,40 @@ def test_wrong_password(postgres: PostgresServer) -> None:
     said = complaint(postgres.url(password="geheim"))
     assert "Check the user and the password" in said
     assert "geheim" not in said
+
+
+def test_what_a_user_may_not_do_on_postgresql_is_known_before_a_row_comes(postgres: PostgresServer) -> None:
+    """In a schema that nobody may use, in one with tables of others, in one to migrate, and on a standby."""
+    import psycopg
+
+    url = postgres.make("rights")
+    reader = f"postgresql://reader:geheim@127.0.0.1:{postgres.port}/rights"
+
+    def said(*done: str) -> str:
+        with psycopg.connect(url, autocommit=True) as admin:
+            for one in done:
+                admin.execute(one.encode())
+        with History(reader, read_only=True) as history:
+            try:
+                history.check_writable()
+            except HistoryError as error:
+                with pytest.raises(HistoryError) as met, History(reader) as writing:
+                    writing.record(HistoryRow("run", "train", "completed", ended_at=1.0))
+                assert met.value.remedy == error.remedy
+                return str(error)
+        History(reader).close()
+        return ""
+
+    assert "GRANT CREATE ON SCHEMA" in said("CREATE ROLE reader LOGIN PASSWORD 'geheim'")
+    History(url).close()
+    assert "GRANT ALL ON ALL TABLES" in said("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    assert said("GRANT ALL ON ALL TABLES IN SCHEMA public TO reader") == ""
+    set_back = "UPDATE prefect_gpu_revision SET version_num = '0008'"
+    assert "must be owner" in said(set_back, "ALTER TABLE prefect_gpu_runs DROP deadline_at, DROP promised")
+    assert "a standby" in said("ALTER ROLE reader SET default_transaction_read_only = on")
+    postgres.drop("rights")
+    with psycopg.connect(postgres.url(), autocommit=True) as admin:
+        admin.execute("DROP ROLE reader")
 
 
 def test_no_such_database(postgres: PostgresServer) -> None:

@@ -218,6 +218,30 @@ async def test_a_run_of_which_nothing_is_left_is_crashed() -> None:
     assert prefect.shown[0] == "crashed"
 
 
+async def test_a_process_of_another_worker_that_is_online_is_that_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine may be called as this one is, and its processes have other numbers in a container."""
+    prefect, online, asked = OneRun(Running()), [True, True, False], list[str]()
+
+    async def is_online(name: str) -> bool:
+        asked.append(name)
+        return online.pop(0)
+
+    async def no_pause(seconds: float) -> None:
+        assert prefect.shown[0] == "running"
+
+    monkeypatch.setattr(module.asyncio, "sleep", no_pause)
+    one = Finalisation(asking(prefect), HOST_PREFIX, online=is_online)
+    await one.bury_orphans([prefect.as_read()], set())
+    assert (prefect.shown[0], asked, online) == ("crashed", ["w"] * 3, [])
+
+    prefect, online = OneRun(Running(), Cancelling()), [True, False]
+    one = Finalisation(asking(prefect), HOST_PREFIX, online=is_online)
+    await one.cancel_if_ours(prefect.as_read())
+    assert prefect.shown[0] == "cancelling"
+    await one.cancel_if_ours(prefect.as_read())
+    assert prefect.shown[0] == "cancelled"
+
+
 async def test_a_cancelled_run_of_which_nothing_is_left_is_cancelled() -> None:
     prefect = OneRun(Running(), Cancelling())
     await bury(prefect)

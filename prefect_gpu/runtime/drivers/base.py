@@ -323,7 +323,7 @@ class LaunchError(RuntimeError):
     """A process could not be started. The message says why and what to do.
 
     Attributes:
-        explains: Whether the message is all that its user needs; else it is what a missing program's would be.
+        explains: Whether the message is all that its user needs; else it is one of a program that cannot begin.
         away: Whether it says nothing of the run: its node was out of reach, or its container was ended from outside. It
             may well start on another node.
         no_room: Whether a disk of the worker's is full. The run can start once there is room again.

@@ -343,9 +343,12 @@ def _prepare(job: dict[str, Any], handlers: dict[int, Any], go: int, trouble: in
             except OSError as error:
                 message = f"prefect-gpu: not bound to cores {job['cpus']}: {error}\n"
                 os.write(2, message.encode())
-        os.chdir(job["cwd"])
     except (OSError, ValueError) as error:
         refuse(trouble, error)
+    try:
+        os.chdir(job["cwd"])
+    except (OSError, ValueError) as error:
+        refuse(trouble, OSError(f"its working directory cannot be entered: {error}"))
 
 
 def _watch_over(

@@ -27,7 +27,7 @@ def free_cores(node_id: str, count: int, state: State, devices: tuple[str, ...] 
     """Up to ``count`` cores of a node that no job is bound to, those near the devices first; ascending."""
     node, load = state.nodes[node_id], state.core_load(node_id)
     free = [core for core in node.cpus if not load.get(core)]
-    near = {core for device in devices for core in state.device(device).cores}
+    near = {core for device in devices if state.has_node(device) for core in state.device(device).cores}
     if near:
         free.sort(key=lambda core: (core not in near, core))
     return tuple(sorted(free[:count]))

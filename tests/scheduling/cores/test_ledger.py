@@ -7,6 +7,7 @@ import pytest
 from prefect_gpu.scheduling.cores.ledger import forget, free_cores, give_back, resize, take
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import SetCores
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from tests.scheduling.world import World, asks, node
@@ -95,3 +96,12 @@ def test_a_stop_wipes_what_is_owed_and_a_copy_has_books_of_its_own() -> None:
     assert before == {}, "it is never changed in place"
     decision.preempt(job, "why")
     assert job.cores_before == {}
+
+
+def test_a_job_whose_device_is_none_of_its_node_any_more_may_have_more_cores() -> None:
+    """An earlier worker gave it a device that the operator has since taken out of the pool."""
+    world = World(node("n", 2, 8, near={1: (6, 7)}), abilities=ABLE)
+    world.adopt("job", Placement("n", ("n7",), (0, 1)))
+    job = world.state.jobs["job"]
+    decision = Decision(world.state, world.scheduler.profile.policies, ABLE, world.now)
+    assert resize(job, 4, decision, "it trains faster") == 2 and cores(job) == (0, 1, 2, 3)

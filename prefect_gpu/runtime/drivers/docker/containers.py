@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 LABEL = "prefect-gpu"  # its labels are prefect-gpu.run, prefect-gpu.pool, ...
+_POOL_ID = "prefect.io/work-pool-id"  # Prefect's own: older versions gave it to the containers of runs, too
 FOLDER = "/prefect-gpu"  # in the container
 LOCKS = "/prefect-gpu-locks"  # in the container: a volume of the node, so that all containers there see the same locks
 IDLE = "prefect-gpu-warm-"  # what the name of a container begins with that waits for a run
@@ -58,10 +59,33 @@ def ensure_network(client: DockerClient, name: str, *, overlay: bool) -> None:
     )
 
 
-def leftovers(client: DockerClient, pool: str) -> list[str]:
+@dataclass(frozen=True)
+class Pool:
+    """Whose a container is. Two pools of one name, of two Prefect servers, are two.
+
+    Attributes:
+        name: Its name.
+        id: Its id in Prefect; empty: every pool of this name is the same.
+    """
+
+    name: str
+    id: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What its containers are known by."""
+        return {f"{LABEL}.pool": self.name, **({_POOL_ID: self.id} if self.id else {})}
+
+    def owns(self, labels: Mapping[str, str]) -> bool:
+        """Whether a container with these labels is one of this pool."""
+        theirs = labels.get(_POOL_ID, "")
+        return labels.get(f"{LABEL}.pool") == self.name and (not self.id or theirs in ("", self.id))
+
+
+def leftovers(client: DockerClient, pool: Pool) -> list[str]:
     """Names of all containers of a pool's runs, running or not."""
-    found = client.api.containers(all=True, filters={"label": f"{LABEL}.pool={pool}"})
-    return [entry["Names"][0].lstrip("/") for entry in found if entry["Names"]]
+    found = client.api.containers(all=True, filters={"label": f"{LABEL}.pool={pool.name}"})
+    return [entry["Names"][0].lstrip("/") for entry in found if entry["Names"] and pool.owns(entry["Labels"])]
 
 
 @dataclass(frozen=True)
@@ -105,7 +129,7 @@ def create(
     how: ContainerSpec,
     name: str,
     mark: str,
-    pool: str,
+    pool: Pool,
     network: str,
     contacts: bytes,
     image: Image,
@@ -130,7 +154,7 @@ def create(
     told = client.api.info()
     cores = _has_cores(told, spec.cpus)
     access = gpu_access(spec.gpus, told.get("Runtimes") or (), {**image.environment, **spec.env})
-    labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
+    labels = {**how.labels, **pool.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.mark": mark}
     limits = client.api.create_host_config(
         **_limits(how, spec.shares),
         cpuset_cpus=",".join(map(str, spec.cpus)) if cores else None,
@@ -144,7 +168,7 @@ def create(
 
 
 def create_idle(
-    client: DockerClient, how: ContainerSpec, image: Image, name: str, pool: str, task: Mapping[str, Any]
+    client: DockerClient, how: ContainerSpec, image: Image, name: str, pool: Pool, task: Mapping[str, Any]
 ) -> str:
     """Create a container that waits for a run.
 
@@ -158,7 +182,7 @@ def create_idle(
     Raises:
         docker.errors.DockerException: The engine refuses it.
     """
-    labels = {**how.labels, f"{LABEL}.pool": pool, f"{LABEL}.mark": task["mark"], f"{LABEL}.warm": "1"}
+    labels = {**how.labels, **pool.labels, f"{LABEL}.mark": task["mark"], f"{LABEL}.warm": "1"}
     access = gpu_access((), client.api.info().get("Runtimes") or (), image.environment)  # none, and it must say so
     limits = client.api.create_host_config(
         **_limits(how, ()),

@@ -46,6 +46,7 @@ class DockerDriver(Driver):
         name: What the engine's machine is called; by default what it calls itself.
         network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
+        pool_id: Its id in Prefect: containers of another pool of this name, of another Prefect server, are left alone.
         contacts: Whom the containers must be able to reach: see :mod:`.fencing`. By default, nobody.
         virtual: Labels of virtual devices that count where the engine has none of their names, if it has no GPUs; see
             :mod:`.nodes`.
@@ -74,6 +75,7 @@ class DockerDriver(Driver):
         name: str = "",
         network: str = "",
         pool: str = "",
+        pool_id: str = "",
         contacts: bytes = b"",
         virtual: Mapping[str, str] | None = None,
         stated: Mapping[str, Mapping[str, str]] | None = None,
@@ -83,7 +85,7 @@ class DockerDriver(Driver):
     ) -> None:
         self._endpoint = endpoint
         self._default = default
-        self._pool = pool
+        self._pool = containers.Pool(pool, pool_id)
         self._virtual = dict(virtual or {})
         self._stated = stated or {}
         self._echo = echo or (lambda label, line: print(line))

@@ -140,6 +140,10 @@ class SwarmNode:
         if PREFIX + "gpus" in self.labels:
             named = (uuid.strip() for uuid in self.label("gpus").split(","))
             gpus = tuple(Gpu(uuid) for uuid in named if uuid)
+            if len(set(gpus)) < len(gpus):
+                raise ValueError(
+                    f"Node {self.name} has the label {PREFIX}gpus={self.label('gpus')!r}: name each of its GPUs once."
+                )
         if gpus:
             devices = tuple(self._device(gpu) for gpu in gpus)
         else:

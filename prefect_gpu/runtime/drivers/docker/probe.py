@@ -46,7 +46,7 @@ class Discovery:
         endpoint: Endpoint,
         node: str,
         image: ContainerSpec | None,
-        pool: str,
+        pool: containers.Pool,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
         self._client, self._endpoint, self._node, self._image, self._pool = client, endpoint, node, image, pool
@@ -123,7 +123,7 @@ class Discovery:
         return gpus, said["troubles"]
 
 
-def run_probe(client: DockerClient, how: ContainerSpec, name: str, pool: str) -> tuple[int, str, str]:
+def run_probe(client: DockerClient, how: ContainerSpec, name: str, pool: containers.Pool) -> tuple[int, str, str]:
     """Ask NVML in a container that sees all GPUs, and remove it.
 
     Returns:
@@ -139,7 +139,7 @@ def run_probe(client: DockerClient, how: ContainerSpec, name: str, pool: str) ->
         how.image,
         entrypoint=["python3", "-I", "-S", f"{containers.FOLDER}/{_FILE}"],
         name=name,
-        labels={f"{containers.LABEL}.pool": pool},  # one that a worker leaves behind is swept like a run's
+        labels=pool.labels,  # one that a worker leaves behind is swept like a run's
         environment={VISIBLE: "all", CAPABILITIES: "utility"},
         host_config=api.create_host_config(runtime=RUNTIME, network_mode="none"),
         working_dir="/",

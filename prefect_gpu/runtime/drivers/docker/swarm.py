@@ -45,6 +45,7 @@ class SwarmDriver(Driver):
             ``prefect-gpu.endpoint`` of a node counts instead. Certificates are those of ``manager``.
         default: What containers are made of, where a launch does not say it.
         pool: Name of the pool, for the containers' labels.
+        pool_id: As of :class:`.DockerDriver`.
         stated: Labels by node that count more than the node's own.
         ahead: What containers do that are made before their runs; None: none are.
         echo: Called with a run's label and each line of its output; by default the line is printed.
@@ -63,6 +64,7 @@ class SwarmDriver(Driver):
         *,
         node_url: str = "tcp://{address}:2376",
         pool: str = "",
+        pool_id: str = "",
         stated: Mapping[str, Mapping[str, str]] | None = None,
         ahead: Ahead | None = None,
         echo: Callable[[str, str], None] | None = None,
@@ -71,7 +73,7 @@ class SwarmDriver(Driver):
         self._manager = manager
         self._node_url = node_url
         self._default = default
-        self._pool = pool
+        self._pool, self._pool_id = pool, pool_id
         self._stated = stated or {}
         self._ahead = ahead
         self._echo = echo
@@ -231,6 +233,7 @@ class SwarmDriver(Driver):
             name=node.name,
             network=NETWORK,
             pool=self._pool,
+            pool_id=self._pool_id,
             contacts=self._contacts_of(node.name),
             ahead=self._ahead,
             echo=self._echo,

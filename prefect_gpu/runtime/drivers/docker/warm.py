@@ -127,7 +127,7 @@ class WarmContainers:
         client: The engine.
         endpoint: How it was reached, for messages.
         node: What its machine is called.
-        pool: Name of the pool, for the containers' labels.
+        pool: Whose the containers are.
         ahead: What they do.
         logger: Told of what went wrong.
     """
@@ -137,7 +137,7 @@ class WarmContainers:
         client: DockerClient,
         endpoint: Endpoint,
         node: str,
-        pool: str,
+        pool: containers.Pool,
         ahead: Ahead,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:

@@ -87,6 +87,25 @@ class TestOneEngine(DriverConformance):
         assert self.left() == []
         await frozen.close()
 
+    async def test_runs_of_another_servers_pool_of_the_same_name_are_left_alone(
+        self, engine: Endpoint, make_spec: MakeSpec
+    ) -> None:
+        one, other, later = (
+            DockerDriver(engine, ContainerSpec(IMAGE), pool="p", pool_id=number, echo=lambda *_: None, logger=LOGGER)
+            for number in ("1", "2", "1")
+        )
+        for driver in (one, other, later):
+            await driver.start()
+        spec = dataclasses.replace(make_spec("import time; time.sleep(600)"), cwd=Path())
+        handle = await one.launch(spec)
+        await other.sweep()
+        assert len(self.left()) == 1
+        await later.sweep()
+        assert self.left() == []
+        await handle.wait()
+        for driver in (one, other, later):
+            await driver.close()
+
     async def test_its_secrets_cannot_be_seen_from_outside(self, driver: Driver, make_spec: MakeSpec) -> None:
         spec = make_spec("import time; time.sleep(600)", PREFECT_API_KEY="pnu_secret")
         handle = await driver.launch(spec)

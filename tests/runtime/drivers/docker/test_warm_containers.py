@@ -30,7 +30,7 @@ _folders = itertools.count(1)
 
 def idle(client: DockerClient, pool: str = POOL) -> list[str]:
     """Names of the containers that wait for a run, or have died as they did."""
-    return [name for name in containers.leftovers(client, pool) if name.startswith(containers.IDLE)]
+    return [name for name in containers.leftovers(client, containers.Pool(pool)) if name.startswith(containers.IDLE)]
 
 
 def ready(driver: DockerDriver) -> int:
