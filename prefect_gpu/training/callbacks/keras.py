@@ -80,8 +80,8 @@ class KerasReporter(keras.callbacks.Callback):
         """
         if self._checkpoints and epoch < self._epochs_done:
             raise TrainingRunError(
-                "fit() begins a second time with one KerasReporter: another training, as when a head was trained and then "
-                "the whole model, needs a training_run() and a KerasReporter of its own."
+                "fit() begins a second time with one KerasReporter: another training, as when a head was trained and "
+                "then the whole model, needs a training_run() and a KerasReporter of its own."
             )
         self._epoch = epoch
 
