@@ -64,7 +64,7 @@ class Comparison:
         """The outcome in plain words."""
         whose = f"The challenger's {self.loss}"
         if self.gain <= 0:
-            return f"{whose} is not smaller ({-self.gain:+.3g} on {self.examples} examples)."
+            return f"{whose} is not smaller ({0.0 - self.gain:+.3g} on {self.examples} examples)."
         found = f"{whose} is smaller by {self.gain:.3g} on {self.examples} examples"
         if self.gain <= self.min_gain:
             return f"{found}, and more than {self.min_gain:.3g} is asked for."
