@@ -54,6 +54,8 @@ def join() -> tuple[int, int]:
     import torch.distributed as dist
 
     backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if dist.is_initialized():  # by a try of this process that has lost the others: Prefect tries at once again
+        dist.destroy_process_group()
     if "RANK" in os.environ:  # set by the pool, as torchrun does
         dist.init_process_group(backend)
     else:

@@ -163,6 +163,8 @@ def train_with_servers(
 
         torch.manual_seed(seed)
         model = build(channels)
+        if dist.is_initialized():  # by a try of this process that has lost the others: Prefect tries at once again
+            dist.destroy_process_group()
         if (
             "RANK" in os.environ
         ):  # set by the pool, as torchrun does; servers have no GPU, so that NCCL cannot join them

@@ -74,14 +74,27 @@ def scan(data: str, seed: int = 0, mislabelled: float = 0.0) -> str:
 
 
 def read(data: str, names: Sequence[str], part: Literal["train", "held-out"]) -> tuple[np.ndarray, np.ndarray]:
-    """One part of some batches: images and labels."""
-    files, xs, ys = DataFiles(data), [], []
+    """One part of some batches: images and labels.
+
+    Raises:
+        ValueError: A batch is none. The message names it: a bad one among hundreds is not to be searched for.
+    """
+    files, xs, ys = DataFiles(data), list[np.ndarray](), list[np.ndarray]()
     for name in names:
-        with np.load(io.BytesIO(files.read(name))) as batch:
-            cut = round(len(batch["y"]) * (1 - HELD_OUT))
-            rows = slice(None, cut) if part == "train" else slice(cut, None)
-            xs.append(batch["x"][rows])
-            ys.append(batch["y"][rows])
+        content = io.BytesIO(files.read(name))
+        try:
+            with np.load(content) as batch:
+                x, y = batch["x"], batch["y"]
+            if x.shape != (len(y), xs[0].shape[1] if xs else x.shape[1]):
+                raise ValueError(f"x has the shape {x.shape}, and y has {len(y)} labels")
+            if not (np.isfinite(x).all() and np.isin(y, range(10)).all()):
+                raise ValueError("values are missing, or a label is no digit")
+        except Exception as error:
+            raise ValueError(f"{data}/{name} is no batch like the others. Correct or remove it: {error}") from error
+        cut = round(len(y) * (1 - HELD_OUT))
+        rows = slice(None, cut) if part == "train" else slice(cut, None)
+        xs.append(x[rows])
+        ys.append(y[rows])
     return np.concatenate(xs), np.concatenate(ys)
 
 

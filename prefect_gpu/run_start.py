@@ -23,6 +23,7 @@ from prefect.states import Completed, Pending, Running
 
 from prefect_gpu.runtime.drivers.fork_compatibility import identity
 from prefect_gpu.training.cpus import use_threads
+from prefect_gpu.training.forks import end_children_well
 from prefect_gpu.training.protocol import ENV_CPUS
 
 _NOT_SETTINGS = ("PREFECT__", "PREFECT_GPU_")  # what tells one run from another: its id, its devices, its channel
@@ -48,6 +49,7 @@ def refresh_prefect() -> None:
     if cores:
         # A numerical library that was imported beforehand has counted the cores of the whole machine.
         use_threads(len(cores.split(",")))
+    end_children_well()
 
 
 def _sources() -> tuple[Any, ...]:

@@ -64,7 +64,7 @@ class Comparison:
         """The outcome in plain words."""
         whose = f"The challenger's {self.loss}"
         if self.gain <= 0:
-            return f"{whose} is not smaller ({-self.gain:+.3g} on {self.examples} examples)."
+            return f"{whose} is not smaller ({0.0 - self.gain:+.3g} on {self.examples} examples)."
         found = f"{whose} is smaller by {self.gain:.3g} on {self.examples} examples"
         if self.gain <= self.min_gain:
             return f"{found}, and more than {self.min_gain:.3g} is asked for."
@@ -107,7 +107,7 @@ def compare(
     """
     import numpy as np
 
-    new, old = _losses(challenger, "challenger"), _losses(champion, "champion")
+    new, old = as_losses(challenger, "challenger"), as_losses(champion, "champion")
     if len(new) != len(old):
         raise ValueError(f"challenger has {len(new)} losses and champion has {len(old)}: one of each for each example.")
     if len(new) < 2:
@@ -122,6 +122,22 @@ def compare(
         difference = np.full(len(new), min_gain)  # rounding must not say that it is more
     p_value, low, high = (_by_t_test if len(new) > _MANY else _by_resampling)(difference, level, min_gain, seed)
     return Comparison(float(new.mean()), float(old.mean()), low, high, p_value, level, min_gain, len(new), loss)
+
+
+def as_losses(values: Any, name: str) -> np.ndarray:
+    """A model's losses, one for each example.
+
+    Raises:
+        ValueError: They are no finite numbers, or not one for each example.
+    """
+    import numpy as np
+
+    losses = np.asarray(values, dtype=float)
+    if losses.ndim != 1:
+        raise ValueError(f"{name} has the shape {losses.shape}: give one loss for each example.")
+    if not np.isfinite(losses).all():
+        raise ValueError(f"{name} has a loss that is not finite: clip probabilities before their logarithm is taken.")
+    return losses
 
 
 def _by_resampling(difference: np.ndarray, level: float, min_gain: float, seed: int) -> tuple[float, float, float]:
@@ -159,17 +175,6 @@ def _all_alike(difference: np.ndarray) -> bool:
     import numpy as np
 
     return bool(np.allclose(difference, difference[0], rtol=1e-9, atol=0.0))
-
-
-def _losses(values: Any, name: str) -> np.ndarray:
-    import numpy as np
-
-    losses = np.asarray(values, dtype=float)
-    if losses.ndim != 1:
-        raise ValueError(f"{name} has the shape {losses.shape}: give one loss for each example.")
-    if not np.isfinite(losses).all():
-        raise ValueError(f"{name} has a loss that is not finite: clip probabilities before their logarithm is taken.")
-    return losses
 
 
 def _share(p_value: float) -> str:

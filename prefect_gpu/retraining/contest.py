@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prefect_gpu.retraining.comparison import Comparison, compare
+from prefect_gpu.retraining.comparison import Comparison, as_losses, compare
 from prefect_gpu.retraining.page import decision_page, history_page
 from prefect_gpu.retraining.registry import ModelRegistry
 from prefect_gpu.retraining.versions import Decision, Superseded, Version
@@ -51,7 +51,7 @@ def contest(
         RegistryError: The registry cannot be used, or a model is damaged.
         ValueError: The losses are none.
     """
-    new = losses(models.load(challenger, load))
+    new = as_losses(losses(models.load(challenger, load)), "challenger")  # also of the first one: no champion is broken
     while True:
         champion = models.champion()
         if champion is not None and champion.number == challenger.number:  # another run has judged it meanwhile

@@ -91,6 +91,7 @@ def _limits(devices: Sequence[Device], memory_bytes: int, local: bool) -> dict[s
         "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(1.0, memory_bytes / smallest):.4f}",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "CUPY_GPU_MEMORY_LIMIT": str(memory_bytes),
     }
     if local and mps_runs(os.environ):
         mebibytes = max(1, memory_bytes >> 20)

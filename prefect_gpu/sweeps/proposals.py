@@ -89,6 +89,7 @@ class Proposer:
         if (with_new := _kinds([*trials, *candidates])) != kinds:  # a branch that nobody has tried
             self._forecast.learn(trials, with_new, last)
         waiting = [trials[number] for number in stopped if _ahead(rungs, trials[number], last)]
+        waiting = [trial for trial in waiting if not _has_diverged(trial)]
         compared = [*candidates, *waiting]
         done = [0] * len(candidates) + [_done(trial) for trial in waiting]
         # A proposal has the number that it had in the copy: what counts for its bracket is the one that it will have.
@@ -192,6 +193,11 @@ def _kinds(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
 def _done(trial: FrozenTrial) -> int:
     """The last step that a trial has reported."""
     return max((step for step, value in trial.intermediate_values.items() if isfinite(value)), default=0)
+
+
+def _has_diverged(trial: FrozenTrial) -> bool:
+    """Whether its newest report is no number. The forecast leaves that out, and would take it for a new trial."""
+    return trial.last_step is not None and not isfinite(trial.intermediate_values[trial.last_step])
 
 
 def _as_over(trial: FrozenTrial) -> FrozenTrial:

@@ -6,11 +6,13 @@ import pickle
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import Any
 from uuid import UUID
 
 import httpx
 import optuna
+from optuna.exceptions import OptunaError
 from optuna.trial import FrozenTrial, Trial, TrialState
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import SyncClientContext
@@ -63,6 +65,7 @@ class Search:
         self._spoken = Spoken(study, objective)
         self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
         self._away_since: float | None = None
+        self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
     def run(self, trials: int, parallel: int, timeout: float | None) -> None:
         """Until so many trials are over, or the time is."""
@@ -88,7 +91,7 @@ class Search:
                 runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
             except httpx.HTTPError as error:
                 self._spoken.warn("Run %s stays suspended: Prefect could not be told to cancel it: %r", run_id, error)
-            self._study.tell(number, state=TrialState.PRUNED)
+            self._end(number, state=TrialState.PRUNED)
 
     def _has_place(self, parallel: int) -> bool:
         """Whether another trial may train. One that somebody has suspended keeps no place from others."""
@@ -142,11 +145,11 @@ class Search:
             self._start_run(*self._unstarted)
             return True
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
-        begun = sum(trial.state in _BEGUN for trial in known)
+        may_start = not self._exhausted and sum(trial.state in _BEGUN for trial in known) < trials
         plan = None
         if self._rungs is not None:
             self._known_rungs = with_first_rung(self._rungs, self._study, known, self._spoken.first_rung)
-            if begun < trials:  # when no new trial may start, the rungs say whose end is still of interest
+            if may_start:  # when no new trial may start, the rungs say whose end is still of interest
                 plan = self._proposer.plan(self._known_rungs, known, self._stopped, self._training.values())
         if plan is not None:
             for number, needed in plan.needed.items():
@@ -155,11 +158,11 @@ class Search:
             promoted, why = plan.promoted, "it promises most for its time"
         else:
             promoted, why = self._by_rungs(known), "it is among the best of its rung"
-        if promoted is None and begun >= trials and not self._training:
+        if promoted is None and not may_start and not self._training:
             promoted, why = self._at_last(known), "it is the best of the highest rung, and no trial is complete"
         if promoted is not None:
             self._promote(known[promoted], plan, why)
-        elif begun < trials:
+        elif may_start:
             self._start(plan)
         else:
             return False
@@ -237,9 +240,9 @@ class Search:
             value = run_coro_as_sync(run.state.aresult())
             Trial(self._study, trial._trial_id).set_user_attr(RUN_S, run.total_run_time.total_seconds())
             if PRUNED_AT in trial.user_attrs:
-                self._study.tell(number, state=TrialState.PRUNED)
+                self._end(number, state=TrialState.PRUNED)
             else:
-                self._study.tell(number, _number(value, self._objective))
+                self._end(number, _number(value, self._objective))
         except Exception as error:
             if isinstance(error, httpx.HTTPError) and run.state.is_completed():  # else it is the training's own
                 raise
@@ -248,7 +251,17 @@ class Search:
     def _failed(self, number: int, words: str) -> None:
         self._spoken.warn("Trial %d failed: %s", number, words)
         Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(ERROR, words)
-        self._study.tell(number, state=TrialState.FAIL)
+        self._end(number, state=TrialState.FAIL)
+
+    def _end(self, number: int, value: float | None = None, *, state: TrialState | None = None) -> None:
+        """Tell the study how a trial has ended. The sampler may find that nothing is left to be tried."""
+        try:
+            self._study.tell(number, value, state=state)
+        except RuntimeError as error:
+            # It calls Study.stop(), which Optuna refuses outside of its own loop. The end is written even so.
+            if isinstance(error, OptunaError) or not self._study.trials[number].state.is_finished():
+                raise
+            self._exhausted = True
 
 
 def _number(value: Any, objective: str) -> float:
@@ -256,11 +269,15 @@ def _number(value: Any, objective: str) -> float:
 
     Raises:
         TypeError: It is none, and no mapping that has one.
+        ValueError: It is not a number (NaN), which cannot be compared.
     """
     found = value.get(objective) if isinstance(value, Mapping) else value
     try:
-        return float(found)  # type: ignore[arg-type]
+        number = float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TypeError(
             f"the flow returned {value!r}: let it return a number, or a mapping with one for {objective!r}"
         ) from None
+    if isnan(number):
+        raise ValueError(f"the flow returned {value!r}, which cannot be compared: its training has diverged")
+    return number

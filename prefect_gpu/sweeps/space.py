@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,18 @@ def propose(study: Study, space: Space) -> tuple[Trial, dict[str, Any]]:
         trial = study.ask()
         return trial, dict(space(trial))
     trial = study.ask({name: distribution(name, asked) for name, asked in space.items()})
-    return trial, trial.params
+    return trial, {name: _as_asked(space[name], value) for name, value in trial.params.items()}
+
+
+def unfit_for_a_database(space: Space) -> str | None:
+    """The first parameter with a choice that a study's database cannot keep, such as a class; None: there is none."""
+    for name, asked in () if callable(space) else space.items():
+        kind = distribution(name, asked)
+        try:
+            json.dumps(kind.choices if isinstance(kind, CategoricalDistribution) else None)
+        except TypeError:
+            return name
+    return None
 
 
 def distribution(name: str, asked: Any) -> BaseDistribution:
@@ -46,13 +58,33 @@ def distribution(name: str, asked: Any) -> BaseDistribution:
         >>> distribution("kind", ["adam", "sgd"])
         CategoricalDistribution(choices=('adam', 'sgd'))
     """
+    if choices := _choices(asked):
+        return CategoricalDistribution(tuple(map(_listed, choices)))
     if isinstance(asked, BaseDistribution):
         return asked
-    if isinstance(asked, (list, set, frozenset)) and asked:
-        return CategoricalDistribution(tuple(asked))
     if isinstance(asked, tuple) and 2 <= len(asked) <= 3:
         return _range(name, asked)
     raise ValueError(f"space[{name!r}]={asked!r} is not allowed: {_REMEDY}.")
+
+
+def _choices(asked: Any) -> Sequence[Any]:
+    if isinstance(asked, CategoricalDistribution):
+        return asked.choices
+    if isinstance(asked, (set, frozenset)):
+        return sorted(asked, key=repr)  # in each process the same: a study is gone on with in their order only
+    return asked if isinstance(asked, list) else ()
+
+
+def _listed(choice: Any) -> Any:
+    """A tuple as a list, which is what a study's database gives back."""
+    return [_listed(one) for one in choice] if isinstance(choice, (tuple, list)) else choice
+
+
+def _as_asked(asked: Any, value: Any) -> Any:
+    """A list may have been a tuple."""
+    if not isinstance(value, list):
+        return value
+    return next(choice for choice in _choices(asked) if _listed(choice) == value)
 
 
 def _range(name: str, asked: Sequence[Any]) -> BaseDistribution:

@@ -16,7 +16,7 @@ from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
-from prefect_gpu.sweeps.space import Space
+from prefect_gpu.sweeps.space import Space, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
 
 
@@ -79,7 +79,7 @@ def sweep(
 
     Raises:
         ValueError: An argument makes no sense. The message names it.
-        SweepError: All trials failed.
+        SweepError: All trials failed, or none has begun in time.
 
     Example:
         >>> study = sweep(train, {"lr": (1e-4, 1e-1, "log")}, trials=40)       # doctest: +SKIP
@@ -91,6 +91,10 @@ def sweep(
     for field, value in (("trials", trials), ("parallel", parallel)):
         if type(value) is not int or value < 1:
             raise ValueError(f"{field}={value!r} is not allowed: give a whole number of at least 1.")
+    if timeout is not None and not (
+        isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0
+    ):
+        raise ValueError(f"timeout={timeout!r} is not allowed: give seconds above 0, or leave it out.")
     if direction not in ("minimize", "maximize") or not isinstance(objective, str):
         raise ValueError(
             f"direction={direction!r}, objective={objective!r} is not allowed: a sweep has one objective, to "
@@ -103,6 +107,11 @@ def sweep(
     if storage is None and watched:
         storage = f"sqlite:///{Path.cwd() / _file_name(name)}.db"
     storage = storage and storage_url(storage)
+    if storage and (unfit := unfit_for_a_database(space)):
+        raise ValueError(
+            f"space[{unfit!r}] has a choice that the study's database cannot keep: give texts, numbers, True, False, "
+            "None, or lists of them, and let the flow make of them what it needs."
+        )
     study = optuna.create_study(
         storage=storage,
         study_name=name,
@@ -131,6 +140,8 @@ def sweep(
         show(study, objective)
     found = study.get_trials(states=(TrialState.COMPLETE,))
     if not found and not study.get_trials(states=(TrialState.PRUNED,)):
+        if not study.trials:
+            raise SweepError(f"No trial has begun: the time was over before (timeout={timeout!r}).")
         last = study.trials[-1].user_attrs.get(ERROR, "no error was recorded")
         raise SweepError(f"All {len(study.trials)} trials failed: look at one of their runs. The last: {last}")
     return study

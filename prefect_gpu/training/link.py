@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from prefect_gpu.training.caps import Caps, own_caps
 from prefect_gpu.training.device_lock import DeviceLock, own_lock
+from prefect_gpu.training.forks import end_children_well
 from prefect_gpu.training.mailbox import Mailbox
 from prefect_gpu.training.protocol import ENV_CHANNEL, ENV_CHANNEL_FILE, ENV_DEVICES, ENV_GATED, ENV_RUN_ID, ENV_TOKEN
 
@@ -88,6 +89,7 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
             if not _fork_hook_registered:
                 _fork_hook_registered = True
                 os.register_at_fork(after_in_child=_forget)
+                end_children_well()
             _link = Link(client, mailbox, own_lock(environ), own_caps(environ, devices))
         return _link
 

@@ -44,6 +44,17 @@ async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(tmp_path: 
     assert "begins in 2" in lines or "begins in 3" in lines, lines
 
 
+def test_a_second_try_in_the_same_process_joins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one has lost the others, and left the group as it was."""
+    import torch.distributed as dist
+
+    from flows.distributed_training import join
+
+    monkeypatch.delenv("RANK", raising=False)
+    assert join() == join() == (0, 1)
+    dist.destroy_process_group()
+
+
 @pytest.mark.slow
 def test_with_servers_or_without_a_gang_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.distributed_training import train_together

@@ -86,6 +86,23 @@ def test_without_data_the_remedy_is_named(settings: dict[str, Any]) -> None:
         pipeline.retrain_pipeline.fn(**settings)
 
 
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({}, "x is not a file"),
+        ({"x": np.zeros((2, 65)), "y": np.zeros(2)}, r"x has the shape \(2, 65\), and y has 2 labels"),
+        ({"x": np.zeros((2, 64)), "y": np.zeros(3)}, r"x has the shape \(2, 64\), and y has 3 labels"),
+        ({"x": np.full((2, 64), np.nan), "y": np.zeros(2)}, "values are missing"),
+        ({"x": np.zeros((2, 64)), "y": np.array(["1", "2"])}, "a label is no digit"),
+    ],
+)
+def test_a_bad_batch_is_named(tmp_path: Path, bad: dict[str, Any], said: str) -> None:
+    scan(str(tmp_path))
+    np.savez(tmp_path / "batch-0001.npz", **bad)
+    with pytest.raises(ValueError, match=f"batch-0001.npz is no batch like the others. .*{said}"):
+        read(str(tmp_path), names(str(tmp_path)), "train")
+
+
 @pytest.mark.parametrize("recent", [0, -1])
 def test_no_batch_to_compare_on_is_refused_before_the_training(settings: dict[str, Any], recent: int) -> None:
     """As the end of a list, -0 would be all of them, and -(-1) all but the oldest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +117,16 @@ class RegistrySuite:
         assert found.decision == models.decisions()[-1] == models.judgement(two)
         assert found.decision.action == "promoted" and found.comparison is None
         assert "# v0002 is the champion" in found.page
+
+    @pytest.mark.parametrize("found", [[0.5, float("nan")], [[0.5], [0.5]], 0.5])
+    def test_a_first_model_whose_losses_are_none_is_no_champion(
+        self, models: ModelRegistry, model: Path, found: Any
+    ) -> None:
+        """Nobody could be compared with it afterwards: each later contest would end with an error."""
+        first = models.register(model, data_version="a")
+        with pytest.raises(ValueError, match="challenger has"):
+            contest(models, first, load=Path.read_text, losses=lambda _: found)
+        assert models.champion() is None
 
     def test_of_all_who_come_at_the_same_time_none_is_lost(self, place: str, model: Path) -> None:
         start = Barrier(6)

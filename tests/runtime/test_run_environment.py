@@ -14,7 +14,12 @@ from prefect_gpu.training import protocol
 GPU = Device("GPU-1", "test", 8 << 30)
 OTHER = Device("GPU-2", "test", 4 << 30)
 VIRTUAL = Device("virtual-0", "virtual", 8 << 30, virtual=True)
-LIMITS = {"XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH"}
+LIMITS = {
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "CUPY_GPU_MEMORY_LIMIT",
+}
 
 
 def environment(folder: Path, *devices: Device, **values: Any) -> dict[str, str]:
@@ -40,7 +45,7 @@ def pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_that_shares_gpus_is_limited_on_the_smallest_of_them(tmp_path: Path, pipes: Path) -> None:
     env = environment(tmp_path, GPU, OTHER, shared=True, memory_bytes=1 << 30)
     assert env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.2500"
-    assert env[protocol.ENV_MEMORY] == str(1 << 30)
+    assert env[protocol.ENV_MEMORY] == env["CUPY_GPU_MEMORY_LIMIT"] == str(1 << 30)
     assert env.keys() >= LIMITS and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in env
 
 

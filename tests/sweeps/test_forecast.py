@@ -162,6 +162,25 @@ def test_a_trial_that_is_far_ahead_is_promoted_before_new_ones_are_tried() -> No
     assert plan is not None and plan.promoted == gem.number
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_trial_that_has_diverged_is_not_promoted_for_what_it_might_have_been(
+    monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    study = studied(16)
+    broken = study.ask(KINDS)
+    broken.report(value, 1)
+    compared: list[FrozenTrial] = []
+
+    def promises(_: Forecast, trials: list[FrozenTrial], *more: object) -> Any:
+        compared.extend(trials)
+        return np.zeros(len(trials))
+
+    monkeypatch.setattr(Forecast, "promises", promises)
+    assert plan_of(study, [1, broken.number], []) is not None
+    assert study.trials[1].params in [trial.params for trial in compared]
+    assert broken.params not in [trial.params for trial in compared]
+
+
 def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(Forecast, "promises", lambda self, trials, *more: np.full(len(trials), -3.0))

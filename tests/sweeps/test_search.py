@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
+from optuna.samplers import BruteForceSampler, GridSampler
 from optuna.trial import TrialState
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed
 
 from prefect_gpu import asha
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.proposals import Proposer
-from prefect_gpu.sweeps.search import Search
+from prefect_gpu.sweeps.search import ERROR, Search
 
 
 def test_a_search_with_too_few_trials_for_its_rungs_trains_the_best_one_to_its_end(
@@ -40,3 +44,41 @@ def test_a_search_with_too_few_trials_for_its_rungs_trains_the_best_one_to_its_e
     study.tell(trials[2], 5.0)
     assert not search._next(trials=3) and resumed == [best]
     assert [trial.state for trial in study.trials] == [TrialState.RUNNING, TrialState.RUNNING, TrialState.COMPLETE]
+
+
+@pytest.mark.parametrize("sampler", [GridSampler({"x": [1.0, 2.0]}), BruteForceSampler()], ids=["grid", "brute-force"])
+def test_a_grid_that_was_tried_as_a_whole_is_the_end(
+    monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler
+) -> None:
+    """Optuna's samplers then stop the study, which it refuses where it does not call the objective itself."""
+    started = [uuid4(), uuid4()]
+    monkeypatch.setattr(runs, "start", lambda train, parameters, about: started[len(search._training)])
+    study = optuna.create_study(sampler=sampler)
+    search = of_study(study, {"x": [1.0, 2.0]})
+    assert search._next(trials=9) and search._next(trials=9)
+    for number in (0, 1):
+        search._tell(number, over(0.5 + number))
+    assert not search._next(trials=9), "nothing is left to be tried"
+    assert [(trial.state, trial.value) for trial in study.trials] == [
+        (TrialState.COMPLETE, 0.5),
+        (TrialState.COMPLETE, 1.5),
+    ]
+
+
+def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
+    study = optuna.create_study()
+    study.ask({})
+    of_study(study, {})._tell(0, over({"loss": float("nan")}))
+    assert study.trials[0].state is TrialState.FAIL
+    assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
+
+
+def of_study(study: optuna.Study, space: dict[str, Any]) -> Search:
+    """A search whose flow nobody runs."""
+    train, proposer = Mock(), Proposer(study, space, learned_cost=False)
+    return Search(train, study, proposer, fixed={}, objective="loss", watched_in=None, rungs=None)
+
+
+def over(result: Any) -> FlowRun:
+    """A run that has returned this."""
+    return FlowRun(flow_id=uuid4(), state=Completed(data=result))

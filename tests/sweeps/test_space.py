@@ -9,12 +9,14 @@ import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 from prefect import flow
 
 from prefect_gpu import gpu
-from prefect_gpu.sweeps import sweep
+from prefect_gpu.sweeps import SweepError, sweep
 from prefect_gpu.sweeps.artifacts import parallel_coordinates, table
+from prefect_gpu.sweeps.search import Search
 from prefect_gpu.sweeps.space import distribution, propose
 
 ANYTHING = st.recursive(
@@ -42,6 +44,39 @@ def test_a_function_may_propose() -> None:
     study = optuna.create_study()
     trial, parameters = propose(study, lambda trial: {"x": trial.suggest_int("depth", 1, 3) * 10})
     assert parameters == {"x": 10 * trial.params["depth"]}
+
+
+def test_choices_that_are_tuples_are_kept_in_a_database_and_given_as_they_were(tmp_path: Path) -> None:
+    """JSON has no tuples. What is gone on with, or was enqueued, has come back from the database."""
+    storage, layers = f"sqlite:///{tmp_path / 'study.db'}", [(8,), (16, (16, 4))]
+    for space in ({"layers": layers}, {"layers": CategoricalDistribution(tuple(layers))}):
+        study = optuna.create_study(storage=storage, study_name="search", load_if_exists=True)
+        study.enqueue_trial({"layers": [16, [16, 4]]})
+        assert propose(study, space)[1] == {"layers": (16, (16, 4))}
+
+
+def test_a_set_of_choices_has_the_same_order_in_every_process() -> None:
+    """Python shuffles it anew in each, and a study is gone on with in the same order only."""
+    names = [f"optimizer-{number}" for number in range(9)]
+    assert list(distribution("kind", set(names)).choices) == names  # type: ignore[attr-defined]
+
+
+def test_what_a_database_cannot_keep_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    train, storage = gpu()(flow(lambda x: x)), f"sqlite:///{tmp_path / 'study.db'}"
+    with pytest.raises(ValueError, match=r"space\['x'\] has a choice that the study's database cannot keep"):
+        sweep(train, {"x": [Path, str]}, trials=1, storage=storage)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), True, "60"])
+def test_no_time_at_all_is_refused(timeout: Any) -> None:
+    with pytest.raises(ValueError, match=r"timeout=.* is not allowed: give seconds above 0"):
+        sweep(gpu()(flow(lambda x: x)), {}, trials=1, timeout=timeout)
+
+
+def test_a_sweep_whose_time_was_over_at_once_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Search, "run", lambda *_: None)
+    with pytest.raises(SweepError, match="No trial has begun: the time was over"):
+        sweep(gpu()(flow(lambda x: x)), {"x": (0.0, 1.0)}, trials=1, timeout=1)
 
 
 def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:

@@ -415,6 +415,32 @@ def test_a_forked_child_neither_reports_nor_breaks_its_parent(controller: Any) -
     assert controller.phases[-1] == "finished"
 
 
+def test_a_forked_child_ends_well_beside_what_prefect_waits_for_at_the_end(controller: Any) -> None:
+    """PyTorch ends a training of which a data-loader worker exits with anything but 0."""
+    result = controller.run(
+        """
+        import multiprocessing, warnings
+        from prefect._internal.concurrency.services import QueueService
+        from prefect_gpu.training import training_run
+
+        class Logs(QueueService):  # what sends a flow's logs is one
+            async def _handle(self, item):
+                print(item)
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns whoever forks beside a thread
+        Logs.instance().send("sent in the end")
+        with training_run(steps=1) as run:
+            for step in run.steps():
+                child = multiprocessing.get_context("fork").Process(target=int)
+                child.start()
+                child.join()
+                print("the child ends with", child.exitcode)
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sorted(result.stdout.splitlines()) == ["sent in the end", "the child ends with 0"]
+
+
 def test_a_process_forked_from_a_warm_interpreter_is_a_run_like_any_other(controller: Any) -> None:
     result = controller.run(
         """

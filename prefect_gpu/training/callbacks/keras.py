@@ -6,14 +6,17 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import keras
 
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import metrics
+from prefect_gpu.training.checks import TrainingRunError
 from prefect_gpu.training.run import TrainingRun
 
 logger = logging.getLogger("prefect_gpu.training")
+_restored: WeakSet[Any] = WeakSet()  # models that were told with which epoch to begin
 
 
 class KerasReporter(keras.callbacks.Callback):
@@ -45,7 +48,8 @@ class KerasReporter(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._found = run.restore() if checkpoints else None
         self._epoch = 0
-        self._warned = False
+        self._epochs_done = 0
+        self._begun = self._warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`), and restore.
@@ -60,11 +64,25 @@ class KerasReporter(keras.callbacks.Callback):
         if self._found is not None:
             self._restore(self._found)
             self._found = None
+        elif not self._begun and self.model in _restored:
+            # An earlier training has gone on in the middle. Keras would leave out as many epochs of this one.
+            self.model._initial_epoch = None
+            _restored.discard(self.model)
+        self._begun = True
         if self._checkpoints:
             _ = self._run.checkpoint_due  # an offer is coming: a stop in the first epoch waits for it
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note the epoch."""
+        """Note the epoch.
+
+        Raises:
+            TrainingRunError: A second training begins, whose checkpoints would be taken for those of the first one.
+        """
+        if self._checkpoints and epoch < self._epochs_done:
+            raise TrainingRunError(
+                "fit() begins a second time with one KerasReporter: another training, as when a head was trained and "
+                "then the whole model, needs a training_run() and a KerasReporter of its own."
+            )
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -85,6 +103,7 @@ class KerasReporter(keras.callbacks.Callback):
         self._run.report(loss, step=self._run.step, checkpoint=checkpoint, **metrics(values))
         if self._run.stop_requested:
             self.model.stop_training = True
+        self._epochs_done = epoch + 1
 
     def _may_come(self, values: dict[str, Any]) -> bool:
         """Whether the loss is one of validation, and this epoch had none: it may come later (``validation_freq``)."""
@@ -112,3 +131,4 @@ class KerasReporter(keras.callbacks.Callback):
         training = json.loads((path / "training.json").read_text())
         set_random_state(training["random"])
         self.model._initial_epoch = training["epochs"]  # as Keras's own BackupAndRestore does it
+        _restored.add(self.model)

@@ -93,7 +93,8 @@ class TorchLoop:
         are drawn again and skipped. The order is the same as before if it is drawn from PyTorch's generators.
 
         Args:
-            loader: A ``DataLoader``, or anything with a length that can be iterated over again and again.
+            loader: A ``DataLoader``, or anything with a length that can be iterated over again and again. An epoch has
+                as many batches as the length says; what comes after them is left out.
             epochs: How often.
 
         Yields:
@@ -101,7 +102,7 @@ class TorchLoop:
 
         Raises:
             TypeError: The loader has no length.
-            ValueError: It is empty, or ``epochs`` is less than 1.
+            ValueError: It is empty, it has fewer batches than its length says, or ``epochs`` is less than 1.
             TrainingRunError: It is called a second time.
 
         Example:
@@ -132,7 +133,7 @@ class TorchLoop:
             self.epoch, index = divmod(step, count)
             if fetched is None or index == 0:
                 fetched = self._epoch(loader, index)
-            yield self.to_device(next(fetched))
+            yield self.to_device(_next(fetched, index, count))
 
     def report(self, loss: Any = None, *, step: int | None = None, **metrics: Any) -> None:
         """Report a finished step and offer a checkpoint of everything (:meth:`TrainingRun.report`).
@@ -179,8 +180,8 @@ class TorchLoop:
             self._set_own_states(self._epoch_begin["generator"])
         batches = iter(loader)
         if skip:
-            for _ in range(skip):
-                next(batches)
+            for number in range(skip):
+                _next(batches, number, len(loader))
             set_random_state(now)
         return batches
 
@@ -191,6 +192,16 @@ class TorchLoop:
         kept = [states] if isinstance(states, torch.Tensor) else states or []  # one, in checkpoints of old
         for generator, state in zip(self._generators, kept, strict=False):
             generator.set_state(state)
+
+
+def _next(batches: Iterator[Any], number: int, count: int) -> Any:
+    try:
+        return next(batches)
+    except StopIteration:
+        raise ValueError(
+            f"The loader's length is {count}, and an epoch of it has only {number} batches: correct the __len__ of its "
+            "dataset. With num_workers, it counts the samples of all workers together."
+        ) from None
 
 
 def _generators(loader: Any) -> list[torch.Generator]:

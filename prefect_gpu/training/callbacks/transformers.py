@@ -74,7 +74,9 @@ class TransformersReporter(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take over what the trainer saved, if a checkpoint is due."""
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        only_ours, self._only_ours = self._only_ours, False
+        # Only now the trainer knows whether the step is the best (`save_strategy="best"`): it may load it in the end.
+        only_ours = self._only_ours and getattr(state, "best_global_step", None) != state.global_step
+        self._only_ours = False
 
         def take_over(path: Path) -> None:
             # With a limit, the trainer has removed an older one of its own for this one: then it keeps it.

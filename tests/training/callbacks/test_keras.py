@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from prefect_gpu.training import training_run
+from prefect_gpu.training.checks import TrainingRunError
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, SAVE_CHECKPOINT, STOP
 from tests.training.callbacks.restarted import OFFLINE, ends_alike
 from tests.training.conftest import as_another_process
@@ -133,6 +134,32 @@ def test_an_unbuilt_model_cannot_be_restored(
         found.set_params({"epochs": 1, "steps": 1})
         with pytest.raises(ValueError, match="no weights yet"):
             found.on_train_begin()
+
+
+def test_a_second_training_of_a_model_has_all_its_epochs_though_the_first_one_was_restored(
+    library: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a head that is trained first, and then the whole."""
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
+    with training_run(checkpoint_every=1e-9) as run:
+        library["fit"](library["model"](), reporter(run), epochs=2)
+    as_another_process()
+    model = library["model"]()
+    with training_run() as run:
+        library["fit"](model, reporter(run), epochs=3)
+    with training_run() as second:
+        library["fit"](model, reporter(second), epochs=3)
+    assert run.step == second.step == 15
+    assert len(model.history.epoch) == 3
+
+
+def test_a_second_training_with_one_reporter_is_refused(library: dict[str, Any]) -> None:
+    model = library["model"]()
+    with training_run() as run:
+        told = reporter(run)
+        library["fit"](model, told, epochs=1)
+        with pytest.raises(TrainingRunError, match=r"needs a training_run\(\) and a KerasReporter"):
+            library["fit"](model, told, epochs=1)
 
 
 def test_a_stopped_training_ends_alike_in_another_process(

@@ -129,6 +129,18 @@ def test_a_second_call_of_batches_is_refused(torch: Any) -> None:
             next(loop.batches(loader(torch), epochs=1))
 
 
+def test_a_loader_that_is_shorter_than_it_says_is_named(torch: Any) -> None:
+    class Short(list):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 3
+
+    with training_run() as run:
+        loop, _, _ = make(torch, run)
+        with pytest.raises(ValueError, match="length is 3, and an epoch of it has only 2 batches"):
+            for _ in loop.batches(Short([torch.ones(1), torch.ones(1)]), epochs=2):
+                loop.report(1.0)
+
+
 def test_the_model_moves_to_the_device_after_the_gate(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # "meta" stands in for a GPU, which CI has not: a device that is not the CPU, without storage.
     with training_run(steps=1) as run:

@@ -97,6 +97,19 @@ def test_what_the_user_has_saved_stays(
     assert (tmp_path / "ours" / "current").read_text().strip() == "step-000009"
 
 
+def test_the_best_checkpoint_stays_for_the_trainer_to_load_it(
+    library: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_GPU_CHECKPOINTS", str(tmp_path / "ours"))
+    options = {"save_strategy": "best", "metric_for_best_model": "eval_loss", "load_best_model_at_end": True}
+    with training_run(checkpoint_every=1e-9) as run:
+        trainer = library["trainer"](reporter(run), max_steps=2, eval_strategy="steps", eval_steps=2, **options)
+        trainer.train()
+    assert trainer.state.best_model_checkpoint and Path(trainer.state.best_model_checkpoint).is_dir()
+    assert [path.name for path in Path("out").iterdir()] == ["checkpoint-2"]
+    assert (tmp_path / "ours" / "current").read_text().strip() == "step-000002"
+
+
 def test_a_checkpoint_without_the_optimizer_is_refused(library: dict[str, Any]) -> None:
     with training_run() as run, pytest.raises(ValueError, match=r"save_only_model=True.*checkpoints=False"):
         library["trainer"](reporter(run), save_only_model=True).train()
