@@ -32,8 +32,8 @@ def simulate(
         str | None,
         typer.Option(
             "--format",
-            help="Format of the trace: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, "
-            "gavel. [default: guessed]",
+            help="Format of the trace: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, gavel.",
+            show_default="guessed",
         ),
     ] = None,
     profile: Annotated[str, typer.Option(help="Name of the scheduling profile.")] = "adaptive",

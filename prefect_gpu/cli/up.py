@@ -23,7 +23,7 @@ def up(
     virtual_devices: Annotated[
         int | None,
         typer.Option(
-            min=1, max=_MOST_DEVICES, help="Devices to declare where there is no GPU. [default: one for each core]"
+            min=1, max=_MOST_DEVICES, help="Devices to declare where there is no GPU.", show_default="one for each core"
         ),
     ] = None,
 ) -> None:
