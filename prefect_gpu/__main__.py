@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 from prefect_gpu.extras import MissingExtra, must_have
@@ -15,7 +17,13 @@ def main() -> None:
         sys.exit(f"Error: {error}")
     from prefect_gpu.cli import app
 
-    app()
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of it is lost, too
+        sys.exit(f"Error: The output cannot be written: {error.strerror}.")
 
 
 if __name__ == "__main__":

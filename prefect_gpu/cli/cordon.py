@@ -25,7 +25,8 @@ def cordon(
         str | None,
         typer.Option(
             help="When they are needed: a time of day such as 18:00, a date such as 2026-03-01T18:00, or a length of "
-            "time such as 2h. Until then they are used by runs that are done, or have saved, in time. [default: now]"
+            "time such as 2h. Until then they are used by runs that are done, or have saved, in time.",
+            show_default="now",
         ),
     ] = None,
 ) -> None:

@@ -41,9 +41,10 @@ def estimate(
         ),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(min=0, help="Devices of each instance. [default: as the newest run]")
+        int | None,
+        typer.Option(min=0, max=_MOST_DEVICES, help="Devices of each instance.", show_default="as the newest run"),
     ] = None,
-    category: Annotated[str | None, typer.Option(help="Kind of model. [default: as the newest run]")] = None,
+    category: Annotated[str | None, typer.Option(help="Kind of model.", show_default="as the newest run")] = None,
     new: Annotated[bool, typer.Option("--new", help="FLOW has not run yet: estimate it from the other flows.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="Show more finished runs, with what was measured.")] = False,
     deadline: Annotated[
@@ -182,7 +183,7 @@ def _refuse(flow: str, rows: Sequence[HistoryRow], new: bool) -> None:
 
 
 def _submission(
-    flow: str, given: Mapping[str, Any], gpus: float | None, category: str | None, of_flow: Sequence[HistoryRow]
+    flow: str, given: Mapping[str, Any], gpus: int | None, category: str | None, of_flow: Sequence[HistoryRow]
 ) -> tuple[Known, dict[str, Any]]:
     """(What is known of the run, the parameters that were taken from the flow's newest run)."""
     from prefect_gpu.estimation.runs import Known

@@ -32,7 +32,9 @@ _OUTCOME_STYLES = {"completed": "green", "failed": "red", "crashed": "red", "can
 def history(
     limit: Annotated[
         int | None,
-        typer.Option(min=1, max=2**31, help=f"Number of runs at most. [default: {_TABLE_ROWS} in the table, else all]"),
+        typer.Option(
+            min=1, max=2**31, help="Number of runs at most.", show_default=f"{_TABLE_ROWS} in the table, else all"
+        ),
     ] = None,
     flow: Annotated[str | None, typer.Option(help="Only runs of this flow.")] = None,
     outcome: Annotated[str | None, typer.Option(help=f"Only runs with this outcome: {', '.join(OUTCOMES)}.")] = None,

@@ -10,7 +10,7 @@ import typer
 
 from prefect_gpu.cli import common
 from prefect_gpu.cli.simulate_pods import place_pods
-from prefect_gpu.cli.simulate_words import in_words_of_options, progress, show, some
+from prefect_gpu.cli.simulate_words import in_words_of_options, progress, show, some, unread
 
 if TYPE_CHECKING:
     from prefect_gpu.papers.from_trace import Selection
@@ -32,8 +32,8 @@ def simulate(
         str | None,
         typer.Option(
             "--format",
-            help="Format of the trace: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, "
-            "gavel. [default: guessed]",
+            help="Format of the trace: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, gavel.",
+            show_default="guessed",
         ),
     ] = None,
     profile: Annotated[str, typer.Option(help="Name of the scheduling profile.")] = "adaptive",
@@ -131,8 +131,8 @@ def simulate(
                 keep_timeline=plot is not None,
                 progress=advance,
             )
-        except (FileNotFoundError, Unsuitable) as wrong:
-            common.fail(in_words_of_options(str(wrong)), code=2)
+        except (OSError, Unsuitable) as wrong:
+            common.fail(in_words_of_options(unread(wrong)), code=2)
     if as_json:
         common.print_json(results.summary())
     else:
@@ -211,7 +211,7 @@ def _check_plot(path: Path) -> None:
 
 def _tell_left_out(found: Selection, devices: int) -> None:
     for jobs, what in (
-        (found.too_large, f"more than the {devices} devices of this cluster"),
+        (found.too_large, f"more than the {common.plural(devices, 'device')} of this cluster"),
         (found.without_gpu, "no device"),
     ):
         if jobs:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prefect_gpu.cli import common
-from prefect_gpu.cli.simulate_words import in_words_of_options, progress, show
+from prefect_gpu.cli.simulate_words import in_words_of_options, progress, show, unread
 
 
 def place_pods(
@@ -41,7 +41,7 @@ def place_pods(
     except FileNotFoundError as missing:
         common.fail(f"{missing.filename} does not exist: name --trace FILE and --tables DIR of FGD's pods.", code=2)
     except (OSError, ValueError) as wrong:
-        common.fail(in_words_of_options(str(wrong)), code=2)
+        common.fail(in_words_of_options(unread(wrong)), code=2)
     if as_json:
         common.print_json(results.summary())
     else:

@@ -85,6 +85,13 @@ def some(names: Sequence[str]) -> str:
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
+def unread(wrong: Exception) -> str:
+    """What is wrong with a table or a trace; of a file that cannot be opened, which one and why."""
+    if isinstance(wrong, OSError) and wrong.filename is not None:
+        return f"{wrong.filename} cannot be read: {wrong.strerror}. Name what this user may read."
+    return str(wrong)
+
+
 def in_words_of_options(message: str) -> str:
     """A message about an argument, where the user gave an option."""
     message = re.sub(r"(world|knowledge)='([\w-]+)'", r"--\1 \2", message)

@@ -74,8 +74,10 @@ def _table(tables: Path | None) -> ContentionTable:
         return predicted_table()
     try:
         return read_contention(tables)
-    except (TraceError, OSError) as error:
+    except TraceError as error:
         common.fail(f"--tables {tables} cannot be read: {error}", code=2)
+    except OSError as error:
+        common.fail(f"{error.filename} cannot be read: {error.strerror}. Name --tables DIR that has it.", code=2)
 
 
 def _train(settings: Settings, table: ContentionTable, out: Path) -> Trained:

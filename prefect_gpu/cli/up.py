@@ -23,7 +23,7 @@ def up(
     virtual_devices: Annotated[
         int | None,
         typer.Option(
-            min=1, max=_MOST_DEVICES, help="Devices to declare where there is no GPU. [default: one for each core]"
+            min=1, max=_MOST_DEVICES, help="Devices to declare where there is no GPU.", show_default="one for each core"
         ),
     ] = None,
 ) -> None:
@@ -34,7 +34,7 @@ def up(
     """
     from prefect_gpu.lab.dotenv import put
     from prefect_gpu.lab.sandbox import SandboxError
-    from prefect_gpu.lab.tryout import TryOut
+    from prefect_gpu.lab.tryout import VIRTUAL_DEVICES, TryOut
 
     here = Path.cwd()
     tryout = TryOut(here)
@@ -43,9 +43,20 @@ def up(
         common.fail(f"--pool {pool}: the pool {found.pool} is up here. End it first: prefect-gpu down.", code=2)
     if found is not None and found.kind != kind.value:
         common.fail(f"--kind {kind.value}: {found.kind} is up here. End it first: prefect-gpu down.", code=2)
+    settings = {} if virtual_devices is None else {VIRTUAL_DEVICES: str(virtual_devices)}
+    if found is not None and settings and settings[VIRTUAL_DEVICES] != found.virtual_devices:
+        common.fail(
+            f"--virtual-devices {virtual_devices}: what is up here was not started with that. End it first: "
+            "prefect-gpu down.",
+            code=2,
+        )
+    if found is not None and not tryout.has_worker():
+        common.fail(
+            f"The server is up here, and the worker of the pool {found.pool} is gone; {tryout.folder}/worker-1.log may "
+            "say why. Start both again: prefect-gpu down && prefect-gpu up."
+        )
     if found is None:
         typer.echo("Starting a Prefect server and a worker ...")
-        settings = {} if virtual_devices is None else {"PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": str(virtual_devices)}
         try:
             found = tryout.start(pool, settings, kind.value)
         except SandboxError as error:

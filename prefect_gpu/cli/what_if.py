@@ -25,7 +25,7 @@ _FAR_OFF = 0.2  # part of the recorded completion time from which on the simulat
 
 
 def what_if(
-    profile: Annotated[str | None, typer.Option(help="Another scheduling profile. [default: as it was]")] = None,
+    profile: Annotated[str | None, typer.Option(help="Another scheduling profile.", show_default="as it was")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="+N", help="More devices, or fewer: +2, -1.")] = None,
     knowledge: Annotated[
         str,
@@ -36,7 +36,7 @@ def what_if(
     ] = "learned",
     present: Annotated[
         str | None,
-        typer.Option(metavar="PROFILE", help="The profile that the pool had. [default: the worker's setting]"),
+        typer.Option(metavar="PROFILE", help="The profile that the pool had.", show_default="the worker's setting"),
     ] = None,
     last: Annotated[int, typer.Option(min=1, max=2**31, help="Number of runs, the newest of the history.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,

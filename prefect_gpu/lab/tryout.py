@@ -24,6 +24,9 @@ from prefect_gpu.lab.sandbox import Sandbox, SandboxError, processes_of, undistu
 FOLDER = ".prefect-gpu"
 """In the folder where the user works."""
 
+VIRTUAL_DEVICES = "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES"
+"""A setting that what is up was started with."""
+
 _NOTE = "up.json"
 _LEAVE_S = 1.0  # between the two signals that let a worker leave at once
 _END_S = 10.0
@@ -41,6 +44,7 @@ class Running:
         state_dir: The worker's state folder.
         pool: Name of the pool that the worker serves.
         kind: Where runs are: ``process`` or ``docker``.
+        virtual_devices: The setting of this name that it was given; None: none.
     """
 
     api_url: str
@@ -48,6 +52,7 @@ class Running:
     state_dir: str
     pool: str
     kind: str = "process"
+    virtual_devices: str | None = None
 
     def settings(self) -> dict[str, str]:
         """What a command must be told to find it."""
@@ -77,6 +82,10 @@ class TryOut:
                 return found
         return None
 
+    def has_worker(self) -> bool:
+        """Whether its worker still runs: it may have been killed while the server went on."""
+        return bool(self._processes("worker", "start"))
+
     def start(self, pool: str, settings: Mapping[str, str] | None = None, kind: str = "process") -> Running:
         """Start a server, make the pool, and start a worker. What an earlier one left in the folder is gone on with.
 
@@ -94,6 +103,7 @@ class TryOut:
                 f"A Prefect server of {self.folder} runs, and does not answer as it should. If it is busy or still "
                 "starting, try again in a minute; else end it: prefect-gpu down."
             )
+        devices = (settings or {}).get(VIRTUAL_DEVICES)
         host = bridge_address() if kind == "docker" else "127.0.0.1"
         if kind == "docker":
             told = {"DRIVER": "docker", "ADVERTISE": host, "CHANNEL_HOST": host}
@@ -109,7 +119,7 @@ class TryOut:
                 sandbox.prefect("work-pool", "create", pool, "--type", "gpu")
             sandbox.start_worker(pool, name="tryout")
             state_dir = sandbox.env["PREFECT_INTEGRATIONS_GPU_STATE_DIR"]
-            found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind)
+            found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind, devices)
             (self.folder / _NOTE).write_text(json.dumps(asdict(found)))
         except BaseException:
             with undisturbed():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prefect_gpu.papers.patience import without_patience
+from prefect_gpu.papers.unsuitable import Unsuitable
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
@@ -150,12 +151,16 @@ def simulate(
 
     Raises:
         ValueError: An argument is out of its range, or does not belong into this world.
+        OSError: A table cannot be read.
     """
     hardware = cluster(nodes, gpus_per_node)
     check(world, restart_cost_s, sharing)
     known = knowledge or Exact()
     if world == "muri":
         from prefect_gpu.papers.muri.world import MuriWorld
+
+        if sharing:
+            _check_stages(jobs)
 
         return MuriWorld(
             nodes,
@@ -226,3 +231,13 @@ def simulate(
         estimate=estimate,
         finished=finished,
     ).run()
+
+
+def _check_stages(jobs: Iterable[TraceJob]) -> None:
+    """Raise Unsuitable unless every job says what its stages take, by which Muri's model knows how fast jobs share."""
+    for job in jobs:
+        if len(job.stages_s) != 3 or not 0 < (job.iteration_s or sum(job.stages_s)) < math.inf:
+            raise Unsuitable(
+                f"sharing=True: job {job.job_id} has stages_s={job.stages_s}: give the seconds of its three stages, as "
+                "traces of the format muri do."
+            )

@@ -3,6 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import typer
+
+from prefect_gpu.cli import app
 from prefect_gpu.cli.common import plural, ranges
 from tests.cli.conftest import Cli
 
@@ -15,6 +18,14 @@ def test_help_names_the_commands(cli: Cli) -> None:
     assert all(command in done.stdout for command in ("doctor", "devices", "history"))
 
 
+def test_help_shows_all_that_was_written() -> None:
+    """Square brackets are markup there, and vanish: a default that is no value has an argument of its own."""
+    command = typer.main.get_command(app)
+    texts = [command.help, *(one.help for one in command.commands.values())]
+    texts += [getattr(parameter, "help", None) for one in command.commands.values() for parameter in one.params]
+    assert [text for text in texts if "[" in (text or "")] == []
+
+
 def test_the_command_is_defined_without_importing_what_is_slow() -> None:
     script = f"import prefect_gpu.cli, sys; print([name for name in {SLOW!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -25,6 +36,14 @@ def test_version(cli: Cli) -> None:
     from prefect_gpu import __version__
 
     assert cli("--version").stdout.strip() == f"prefect-gpu {__version__}"
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "prefect_gpu", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: The output cannot be written: No space left on device.\n"
 
 
 def test_an_unknown_command_ends_with_2(cli: Cli) -> None:

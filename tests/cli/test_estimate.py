@@ -137,6 +137,8 @@ def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
         (["train", "-p", "a.b=1", "-p", "a=2"], 2, "a was given before"),
         (["-p", "a=1"], 2, "Name the flow"),
         (["train", "--gpus", "-1"], 2, "gpus"),
+        (["train", "--gpus", "inf"], 2, "gpus"),
+        (["train", "--gpus", "0.5"], 2, "gpus"),
         (["--json", "--plot", "/no/such/folder/x.png"], 1, "/no/such/folder/x.png cannot be written"),
     ],
 )

@@ -217,6 +217,27 @@ def test_as_a_stranger_would_call_it(cli: Cli, trace: Path) -> None:
     assert list(json.loads(done.stdout)) == KEYS
 
 
+def with_stages(path: Path, stages: str) -> Path:
+    rows = [f"{name},0,100,2,bert,10,{stages}" for name in "ab"]
+    path.write_text("\n".join(["job_id,submit_s,duration_s,num_gpu,model,iterations,stages_s", *rows]) + "\n")
+    return path
+
+
+def test_jobs_share_whose_stages_alone_are_known(run_cli: InProcess, tmp_path: Path) -> None:
+    """The time of an iteration is the sum of its stages where the trace does not say it."""
+    trace = with_stages(tmp_path / "stages.csv", "1;1;1")
+    assert figures(run_cli, trace, "--world", "muri", "--sharing", "--profile", "adaptive")["jobs"] == 2
+
+
+@pytest.mark.parametrize("stages", ["", "1;2", "0;0;0"])
+def test_jobs_share_only_with_stages(run_cli: InProcess, tmp_path: Path, stages: str) -> None:
+    trace = with_stages(tmp_path / "stages.csv", stages)
+    done = run_cli(*on(trace, "--world", "muri", "--sharing"))
+    assert done.exit_code == 2
+    assert "Error: --sharing: job a has stages_s=" in done.stderr
+    assert "give the seconds of its three stages, as traces of the format muri do." in done.stderr
+
+
 def elastic(run_cli: InProcess, folder: Path, *more: str, model: str = "tiny", gpus: int = 4) -> tuple[int, str, str]:
     """Two jobs in the world of Pollux' simulator: exit code, output, errors."""
     workload = write_workload(folder / "workload.csv", f"a,0,{model},1,10", f"b,5,{model},2,20")
@@ -335,3 +356,36 @@ def test_what_elasticflows_world_does_not_know_is_named(run_cli: InProcess, tmp_
     assert code == 2
     words = "profile='fifo' is not known in --world elasticflow: choose one of adaptive, edf."
     assert words in " ".join(errors.split())
+
+
+def test_a_table_of_pollux_that_cannot_be_read_is_named(run_cli: InProcess, tmp_path: Path) -> None:
+    workload = write_workload(tmp_path / "workload.csv", "a,0,tiny,1,10")
+    tables = write_tables(tmp_path / "tables")
+    run = on(workload, "--world", "pollux", "--tables", str(tables), nodes=2, gpus=4)
+    (tables / "tiny" / "scalability.csv").write_text("num_nodes,num_replicas\n1,2,3\n")
+    done = run_cli(*run)
+    assert done.exit_code == 2 and "tiny/scalability.csv is no table of num_nodes, num_replicas, local" in done.stderr
+    (tables / "tiny" / "scalability.csv").unlink()
+    done = run_cli(*run)
+    assert done.exit_code == 2 and "tiny/scalability.csv cannot be read: No such file or directory." in done.stderr
+
+
+def test_a_row_of_a_pollux_workload_is_named_by_its_line(run_cli: InProcess, tmp_path: Path) -> None:
+    workload = write_workload(tmp_path / "workload.csv", "a,0,tiny,1,10", "b,0,tiny")
+    done = run_cli(*on(workload, "--world", "pollux", "--tables", str(tmp_path), nodes=2, gpus=4))
+    assert done.exit_code == 2 and "line 3: 'b,0,tiny' has 3 values where the header names 5 columns" in done.stderr
+
+
+def test_a_file_in_place_of_a_folder_of_tables(run_cli: InProcess, tmp_path: Path) -> None:
+    trace = shockwave.write_trace(tmp_path / "jobs.trace", shockwave.plain(0, 400))
+    done = run_cli(*on(trace, "--world", "shockwave", "--tables", str(trace)))
+    assert done.exit_code == 2 and "v100_throughputs.json cannot be read: Not a directory." in done.stderr
+
+
+def test_a_published_schedule_needs_the_cluster_that_it_was_made_for(run_cli: InProcess, tmp_path: Path) -> None:
+    tables = shockwave.write_tables(tmp_path / "tables", [400, 400])
+    (tables / "published.json").write_text(json.dumps({"Ours": {"schedule_by_round": [[0, 1]]}}))
+    trace = shockwave.write_trace(tmp_path / "jobs.trace", shockwave.plain(0, 400, 2), shockwave.plain(0, 400, 2))
+    done = run_cli(*on(trace, "--world", "shockwave", "--tables", str(tables), "--profile", "ours"))
+    assert done.exit_code == 2
+    assert "the schedule hands out 4 GPUs at a time, and there are 2: replay it on a cluster as large" in done.stderr

@@ -19,6 +19,10 @@ from prefect_gpu.cli.train_policy import _draw
         (["--out", "weights.bin"], "does not end in .npz"),
         (["--out", "nowhere/weights.npz"], "is in no folder that exists"),
         (["--out", "weights.npz", "--unseen", "0"], "--unseen 0"),
+        (
+            ["--out", "weights.npz", "--tables", "none"],
+            "none/isolated_thp.csv cannot be read: No such file",
+        ),
     ],
 )
 def test_bad_input_is_named(options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

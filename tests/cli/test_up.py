@@ -255,3 +255,25 @@ def test_what_is_up_is_of_one_kind(run_cli: InProcess, tmp_path: Path, monkeypat
     monkeypatch.setattr(TryOut, "running", lambda _: Running("http://here/api", "http://here", "/state", "gpus"))
     done = run_cli("up", "--kind", "docker")
     assert done.exit_code == 2 and "process is up here. End it first: prefect-gpu down" in done.output
+
+
+def test_other_devices_than_those_that_are_up_are_refused(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = Running("http://here/api", "http://here", "/state", "gpus", virtual_devices="2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TryOut, "running", lambda _: up)
+    monkeypatch.setattr(TryOut, "has_worker", lambda _: True)
+    done = run_cli("up", "--virtual-devices", "4")
+    assert done.exit_code == 2 and "--virtual-devices 4: what is up here was not started with that." in done.output
+    assert "Up: the pool 'gpus' has a worker." in run_cli("up", "--virtual-devices", "2").output
+
+
+def test_a_server_whose_worker_is_gone_is_not_said_to_be_up(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TryOut, "running", lambda _: Running("http://here/api", "http://here", "/state", "gpus"))
+    done = run_cli("up")
+    assert done.exit_code == 1 and "the worker of the pool gpus is gone" in done.output
+    assert not (tmp_path / ".env").exists()

@@ -44,8 +44,11 @@ def read_speeds(folder: Path) -> Speeds:
                     f"{path} has no column 'global_batch_size': name a folder of ElasticFlow's throughputs"
                 )
             for row in rows:
-                batch = int(row["global_batch_size"])
-                measured = {int(name): float(row[name] or 0) for name in names}
+                try:
+                    batch = int(row["global_batch_size"])
+                    measured = {int(name): float(row[name] or 0) for name in names}
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {rows.line_num}: {error}. Give numbers.") from None
                 found[path.stem, batch] = rising(measured, most_gpus(path.stem, batch))
     if not found:
         raise FileNotFoundError(f"{folder} holds no <model>.csv: name the folder of ElasticFlow's throughputs")

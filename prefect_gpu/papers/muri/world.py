@@ -80,7 +80,7 @@ def profile_of(job: TraceJob) -> StageTimes:
 
 
 def _told(job: TraceJob, service_s: float | None) -> Estimate:
-    told = Estimate(service_s=service_s, stages_s=job.stages_s, iteration_s=job.iteration_s or 0.0)
+    told = Estimate(service_s=service_s, stages_s=job.stages_s, iteration_s=job.iteration_s or sum(job.stages_s))
     return UNKNOWN if told == UNKNOWN else told
 
 

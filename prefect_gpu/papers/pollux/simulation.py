@@ -46,7 +46,7 @@ def simulate_pollux(
 
     Raises:
         FileNotFoundError: The tables are not there.
-        Unsuitable: An argument does not belong into this world, or a job's model has no table.
+        Unsuitable: An argument does not belong into this world, a table cannot be read, or a job's model has none.
     """
     known = {name: of for name, of in _POLICIES if name != "adaptive"}.get(str(profile), knowledge)
     policy = _POLICIES.get((str(profile), known))
@@ -58,7 +58,10 @@ def simulate_pollux(
         )
     if gpus_per_node > _MOST_PER_NODE:
         raise Unsuitable(f"gpus_per_node={gpus_per_node} was not measured in world='pollux': give {_MOST_PER_NODE}.")
-    found = read_tables(tables)
+    try:
+        found = read_tables(tables)
+    except ValueError as error:
+        raise Unsuitable(str(error)) from error
     lacking = sorted({job.model for job in jobs} - found.keys())
     if lacking:
         raise Unsuitable(f"tables={tables} has none of the model {lacking[0]!r}: it has {', '.join(found)}.")

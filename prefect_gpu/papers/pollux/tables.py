@@ -20,6 +20,8 @@ _MOST_NODES = 16  # step times of more nodes were not measured: they are taken f
 _MOST_GPUS = 64  # nor were those of more GPUs
 _CANDIDATES = 50  # batch sizes that are compared
 _EPS = 1e-8
+_STEPS = ("local_bsz", "step_time", "sync_time")
+_VALIDATION = ("progress", "iteration", "grad_sqr", "grad_var")
 
 Placement = tuple[int, ...]
 """GPUs on each node, in the order of the nodes."""
@@ -82,6 +84,7 @@ class Application:
 
     Raises:
         FileNotFoundError: A table is missing.
+        ValueError: A file is no such table.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,7 +92,7 @@ class Application:
         files = sorted(folder.glob("validation-*.csv"), key=_batch_of)
         if not files:
             raise FileNotFoundError(f"{folder} holds no validation-*.csv: name the folder of Pollux' traces")
-        runs = [_read(path) for path in files]
+        runs = [_read(path, _VALIDATION) for path in files]
         epochs = min(len(run["progress"]) for run in runs)
         self.epochs = min(EPOCHS.get(self.name, epochs), epochs)
         self.batch_sizes = np.array([_batch_of(path) for path in files], dtype=float)
@@ -98,7 +101,8 @@ class Application:
         self._iterations = np.array([run["iteration"][:epochs] for run in runs])
         self.ends = np.min([run["progress"][:epochs] for run in runs], axis=0).tolist()
         """Progress at the end of each epoch."""
-        placements, scalability = _read(folder / "placements.csv"), _read(folder / "scalability.csv")
+        placements = _read(folder / "placements.csv", ("placement", *_STEPS))
+        scalability = _read(folder / "scalability.csv", ("num_nodes", "num_replicas", *_STEPS))
         self._measured: dict[Placement, np.ndarray] = _by_placement(placements)
         self._between = _interpolator(self._measured, scalability)
         self.initial = int(self.batch_sizes[0])
@@ -220,6 +224,7 @@ def read_tables(folder: Path) -> dict[str, Application]:
 
     Raises:
         FileNotFoundError: There is none.
+        ValueError: A file is no such table.
     """
     found = {path.parent.name: path.parent for path in sorted(folder.rglob("placements.csv"))}
     if not found:
@@ -242,20 +247,22 @@ def _batch_of(path: Path) -> int:
     return int(path.stem.partition("-")[2])
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    columns = list(zip(*rows[1:], strict=True))
-    return {
-        name: np.array(column) if name == "placement" else np.array(column, dtype=float)
-        for name, column in zip(rows[0], columns, strict=True)
-    }
+def _read(path: Path, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """A table that has these columns, and maybe others. Raises ValueError for anything else."""
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.reader(file))
+        found = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
+        return {name: np.array(found[name], dtype=str if name == "placement" else float) for name in columns}
+    except (csv.Error, IndexError, KeyError, ValueError) as error:
+        names = ", ".join(columns)
+        raise ValueError(f"{path} is no table of {names} ({error}): name the folder of Pollux' traces") from None
 
 
 def _by_placement(table: dict[str, np.ndarray]) -> dict[Placement, np.ndarray]:
     """Rows of local batch, step and synchronising by placement, in ascending order of local batches."""
     rows: dict[Placement, list[tuple[float, float, float]]] = defaultdict(list)
-    values = (table[name].tolist() for name in ("placement", "local_bsz", "step_time", "sync_time"))
+    values = (table[name].tolist() for name in ("placement", *_STEPS))
     for placement, *row in zip(*values, strict=True):
         rows[tuple(map(int, placement))].append((row[0], row[1], row[2]))
     return {placement: np.array(sorted(found)) for placement, found in rows.items()}

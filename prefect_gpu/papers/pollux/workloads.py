@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from prefect_gpu.simulation.traces import TraceJob
+from prefect_gpu.simulation.traces.table import read_table
 
 COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
@@ -14,21 +14,16 @@ def read_workload(path: Path) -> list[TraceJob]:
     """The jobs of a workload, in its order. Their durations are 0: they follow from the tables and the policy.
 
     Raises:
-        ValueError: A column is missing.
+        TraceError: It is no such workload, or a row cannot be read.
     """
-    with path.open(newline="") as file:
-        rows = csv.DictReader(file)
-        lacking = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
-        if lacking:
-            raise ValueError(f"{path} has no column {lacking[0]!r}: name a workload of Pollux' simulator")
-        return [
-            TraceJob(
-                row["name"],
-                float(row["time"]),
-                0.0,
-                int(row["num_replicas"]),
-                model=row["application"],
-                batch_size=int(row["batch_size"]),
-            )
-            for row in rows
-        ]
+    return [
+        TraceJob(
+            row.name("name"),
+            row.number("time"),
+            0.0,
+            row.gpus("num_replicas"),
+            model=row.text("application"),
+            batch_size=row.whole("batch_size", least=1),
+        )
+        for row in read_table(path, COLUMNS)
+    ]

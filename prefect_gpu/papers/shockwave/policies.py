@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from prefect_gpu.papers.shockwave.world import RESTART_S, Job
+from prefect_gpu.papers.unsuitable import Unsuitable
 from prefect_gpu.scheduling.order.finish_time import Stay, ranked
 
 
@@ -19,9 +20,16 @@ class Replay:
         self._rounds = iter(rounds)
 
     def decide(self, jobs: Sequence[Job], now: float, gpus: int) -> list[Job]:
-        """Those of the next round that are there; none after the last."""
+        """Those of the next round that are there; none after the last. Raises Unsuitable if they ask for too much."""
         by_name = {job.name: job for job in jobs}
-        return [by_name[name] for name in next(self._rounds, ()) if name in by_name]
+        found = [by_name[name] for name in next(self._rounds, ()) if name in by_name]
+        asked = sum(job.trace.gpus for job in found)
+        if asked > gpus:
+            raise Unsuitable(
+                f"the schedule hands out {asked} GPUs at a time, and there are {gpus}: replay it on a cluster as large "
+                "as the one that it was made for."
+            )
+        return found
 
 
 class ShortestFirst:

@@ -34,7 +34,8 @@ def simulate_shockwave(
 
     Raises:
         FileNotFoundError: The tables are not there.
-        Unsuitable: An argument does not belong into this world, or the tables are not those of the trace.
+        Unsuitable: An argument does not belong into this world, the tables are not those of the trace, or a schedule
+            needs more GPUs than there are.
     """
     try:
         found = read_tables(tables)

@@ -14,25 +14,37 @@ from prefect_gpu.scheduling.profiles import adaptive, baselines
 from prefect_gpu.scheduling.profiles.profile import Profile
 
 GROUP = "prefect_gpu.profiles"
-_OURS: Mapping[str, Callable[[], Profile]] = {**adaptive.PROFILES, **baselines.PROFILES}
+_OURS: dict[str, Callable[[], Profile]] = {**adaptive.PROFILES, **baselines.PROFILES}
 
 __all__ = ["GROUP", "Profile", "all_profiles", "get_profile"]
 
 
-@cache
 def all_profiles() -> Mapping[str, Callable[[], Profile]]:
     """Makers of all profiles by name: those for production, and those that installed packages register."""
-    registered = (entry.load() for entry in entry_points(group=GROUP))
-    return {name: make for table in (*registered, _OURS) for name, make in table.items()}
+    return _registered()[0]
+
+
+@cache
+def _registered() -> tuple[Mapping[str, Callable[[], Profile]], tuple[str, ...]]:
+    """(Makers of all profiles by name, what is wrong with registrations that cannot be loaded)."""
+    found: dict[str, Callable[[], Profile]] = {}
+    failed = []
+    for entry in entry_points(group=GROUP):
+        try:
+            found.update(entry.load())
+        except Exception as error:  # another package's mistake keeps nobody from the profiles of the others
+            failed.append(f"those that {entry.value} registers cannot be loaded ({type(error).__name__}: {error})")
+    return found | _OURS, tuple(failed)
 
 
 def get_profile(name: str) -> Profile:
     """A fresh profile of that name.
 
     Raises:
-        ValueError: There is none; the message lists those there are.
+        ValueError: There is none; the message lists those there are, and names registrations that cannot be loaded.
     """
     make = _OURS.get(name) or all_profiles().get(name)
     if make is None:
-        raise ValueError(f"profile={name!r} is not known: choose one of {', '.join(sorted(all_profiles()))}.")
+        failed = "".join(f"; {words}" for words in _registered()[1])
+        raise ValueError(f"profile={name!r} is not known: choose one of {', '.join(sorted(all_profiles()))}{failed}.")
     return make()

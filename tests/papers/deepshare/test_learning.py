@@ -95,6 +95,8 @@ def test_a_network_is_played_as_the_profile_plays_it() -> None:
         ({"w1": 1.5}, "w1=1.5"),
         ({"episodes": 0}, "episodes=0"),
         ({"gamma": 1.0}, "gamma=1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**32}, "seed=4294967296"),
         ({"caution": float("nan")}, "caution=nan"),
     ],
 )

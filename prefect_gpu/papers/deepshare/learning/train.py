@@ -75,6 +75,8 @@ class Settings:
             raise ValueError(f"gamma={self.gamma} is no discount: give 0 to less than 1, such as 0.9.")
         if not np.isfinite(self.caution):
             raise ValueError(f"caution={self.caution} is no score: give a number, such as 0.5.")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed} is no seed: give a number from 0 to {2**32 - 1}.")
         for name in ("episodes", "sets", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is too few: give at least 1.")
