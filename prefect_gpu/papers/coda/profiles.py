@@ -26,7 +26,7 @@ def _coda(name: str, *, eliminates: bool = True) -> Profile:
         sharing=NoSharing(),
         allocation=(MultiArray(),),
         # The eliminator first: it is to see what a run did with the cores it was measured with.
-        reactions=(*((ThrottleByBandwidth(),) if eliminates else ()), CoreTuning(keeps_asked=False)),
+        reactions=(*((ThrottleByBandwidth(),) if eliminates else ()), CoreTuning(keeps_asked=False, least_use=0.0)),
         patience_s=math.inf,
     )
 

@@ -17,6 +17,9 @@ from prefect_gpu.scheduling.reaction import Reaction
 REPORTS = 5
 """Reports of its step rate after which a count of cores has been measured."""
 
+LEAST_USE = 0.1
+"""Use of its GPUs, 0 to 1, below which it does not tell what more cores bring: NVML measures it in steps of 0.01."""
+
 
 @dataclass
 class _Search:
@@ -60,8 +63,9 @@ class CoreTuning(Reaction):
     for nothing.
 
     - Where the use of the GPUs is measured, that is CODA's search (:class:`.CoreTuner`), in steps of 90 s.
-    - Where it is not, the step rate stands for it (:class:`.KneeTuner`). A count has been measured after some reports,
-      so that a run of minutes profits too; a run that shares its devices is not measured. The median counts.
+    - Where it is not, or hardly any, the step rate stands for it (:class:`.KneeTuner`). A count has been measured after
+      some reports, so that a run of minutes profits too; a run that shares its devices is not measured. The median
+      counts.
 
     Only runs on one node are tuned, for those on several need two cores at most (§IV.B).
 
@@ -71,6 +75,7 @@ class CoreTuning(Reaction):
         keeps_asked: Keep to a number of cores that was asked for, unless the run itself and all others on its node may
             be stopped: what is given to one that may not be could not be taken back when it is missed. CODA itself
             tunes all runs, whatever they ask for.
+        least_use: No search by the use of the GPUs begins at less. CODA itself begins at any.
     """
 
     def __init__(
@@ -79,8 +84,10 @@ class CoreTuning(Reaction):
         reports: int = REPORTS,
         *,
         keeps_asked: bool = True,
+        least_use: float = LEAST_USE,
     ) -> None:
         self._keeps_asked = keeps_asked
+        self._least_use = least_use
         self._step_s = step_s
         self._reports = reports
         self._searches: dict[str, _Search] = {}
@@ -109,6 +116,8 @@ class CoreTuning(Reaction):
             return False
         cores, gpus = len(placement.cpus), len(placement.devices)
         search = self._searches.get(job.id)
+        if not by_speed and value < self._least_use and (search is None or search.by_speed):
+            return False
         if search is not None and search.by_speed is not by_speed:
             if by_speed or search.tuner.measurements:
                 return False

@@ -132,6 +132,17 @@ def test_the_use_of_the_device_counts_where_it_is_measured() -> None:
     assert pool.train("a", lambda cores: 1.0) == []
 
 
+def test_a_gpu_that_is_hardly_used_does_not_tell_what_cores_bring() -> None:
+    """NVML measures in steps of 1 %: seen on an H200, where a run that its input holds up uses 2 % of the GPU, or 1."""
+    pool = Pool(cpus=16)
+    pool.start("a", Request(category="cv"))
+    for _ in range(200):
+        cores = pool.cores("a")
+        pool.tell(ev.UtilisationMeasured("a", round(0.004 * min(cores, 5), 2)), 2.0)
+        pool.tell(ev.SpeedMeasured("a", 10.0 * min(cores, 5)), 0.5)
+    assert pool.cores("a") == 5
+
+
 def test_on_a_node_that_hands_out_no_cores_any_more_nothing_is_tuned() -> None:
     pool = Pool(cpus=4)
     pool.start("a", Request())
