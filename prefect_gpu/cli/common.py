@@ -166,6 +166,17 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join("–".join(str(end) for end in part) for part in parts)
 
 
+def short_id(device: str) -> str:
+    """What a device is called in a table: of a UUID its beginning, which our commands and CUDA take for the whole.
+
+    Example:
+        >>> short_id("GPU-691d9a45-79d3-678e-d660-74627112a349"), short_id("virtual-0")
+        ('GPU-691d9a45', 'virtual-0')
+    """
+    is_uuid = device.startswith(("GPU-", "MIG-")) and not device.startswith("MIG-GPU-")  # these end in what tells apart
+    return device[:12] if is_uuid else device
+
+
 def plural(count: int, noun: str) -> str:
     """``plural(1, "row") == "1 row"``, ``plural(2, "row") == "2 rows"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -55,8 +55,7 @@ def devices(
             columns += [("GPU", FIGURES), ("Near cores", WHOLE), ("In use", FIGURES), ("Busy", FIGURES)]
         table = plain_table(*columns)
         for device in node.devices:
-            # The beginning of a UUID is enough for CUDA_VISIBLE_DEVICES; --json has it whole.
-            shown = device.id if screen.width >= _WIDE else device.id[:12]
+            shown = device.id if screen.width >= _WIDE else common.short_id(device.id)
             cells = [shown, device.kind, format_bytes(device.memory_bytes)]
             if device.virtual:
                 cells[1] = f"{device.kind} (trains on the CPU)"

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from prefect_gpu.cli.common import plural
+from prefect_gpu.cli.common import plural, short_id
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.sparkline import sparkline
 from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
@@ -114,7 +114,8 @@ def _add_device(
 ) -> None:
     """The rows of a device: one for each run there, of which it has the instance with that number."""
     # What a Swarm's virtual devices are called begins with the node.
-    name = Text(device["id"].removeprefix(f"{device['node']}/") if below_its_node else device["id"], "bold")
+    id_ = device["id"].removeprefix(f"{device['node']}/") if below_its_node else device["id"]
+    name = Text(short_id(id_), "bold")
     if "virtual" not in name.plain:
         name.append(" virtual" if device["virtual"] else f" {device['kind']}", "bright_black")
     name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
