@@ -19,6 +19,9 @@ from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
 _MOST_DEVICES = 1024  # of one node
 _LONGEST_S = 10 * 365 * 86_400.0
+_USE_TOLD_S = (
+    10.0  # of training, before its use of a GPU is believed: NVML looks back over a second, and tells 0 at first
+)
 
 
 def step_samples(rows: Iterable[HistoryRow]) -> list[StepSample]:
@@ -50,8 +53,9 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         _put(measured, r.LAUNCHING_S, row.prepared_s, _LONGEST_S)
         _put(measured, r.TRAINING_S, row.trained_s, _LONGEST_S)
         _put(measured, r.SAVING_S, row.saved_s, _LONGEST_S)
-        _put(measured, r.UTILISATION, row.device_util_mean, 1.0)
-        _put(measured, r.UTILISATION_STD, row.device_util_std, 1.0)
+        if row.trained_s is None or measured.get(r.TRAINING_S, 0.0) >= _USE_TOLD_S:
+            _put(measured, r.UTILISATION, row.device_util_mean, 1.0)
+            _put(measured, r.UTILISATION_STD, row.device_util_std, 1.0)
         _put(measured, r.NETWORK_BYTES_PER_S, row.net_mean_bytes_per_s, 1e13)
         _put(measured, r.CPU_CORES, row.cpu_mean, 1e5)
         if steps is not None and steps > 0 and r.TRAINING_S in measured:

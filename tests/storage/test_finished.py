@@ -35,6 +35,13 @@ def test_a_completed_run_teaches_its_times() -> None:
     assert measured(**TIMES) == {"launching_s": 3.0, "training_s": 100.0, "saving_s": 2.0, "step_s": 2.0}
 
 
+def test_a_short_training_tells_nothing_of_its_use_of_a_gpu() -> None:
+    """Seen on an H200: trainings of one to three seconds, whose use NVML gave as 0."""
+    told = {"device_util_mean": 0.0, "device_util_std": 0.0}
+    assert "utilisation" not in measured(**TIMES | {"trained_s": 2.5}, **told)
+    assert measured(**TIMES, **told)["utilisation"] == 0.0
+
+
 @pytest.mark.parametrize("outcome", ["failed", "cancelled", "crashed"])
 def test_a_run_that_did_not_complete_teaches_nothing(outcome: str) -> None:
     assert finished_run(row(outcome=outcome, device_memory_peak_bytes=8, cpu_mean=1.0, **TIMES)) is None

@@ -11,6 +11,9 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.scheduling.state.endings import can_take, lasts_until
 from prefect_gpu.scheduling.state.state import State
 
+LEAST_USE = 0.05
+"""Use of a device, 0 to 1, that a run is taken to have at least where the pool decides: measured as 0, it is a little."""
+
 
 class Sharing(abc.ABC):
     """Says which devices can take a job, and how much of each it is granted."""
@@ -77,7 +80,7 @@ class KnownCompany(DeclaredMemory):
     """Memory decides for those who said themselves that they share; Liquid's whole rule (§6.2) where the pool says it.
 
     A run that shares because the pool decided so joins others, or is joined, only while the estimated mean utilisations
-    of all of them sum to one device at most. Programs that were found to be better off one after the other never meet.
+    of all of them sum to one device at most; each counts for :data:`LEAST_USE` at least. Programs that were found to be better off one after the other never meet.
     """
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
@@ -90,7 +93,7 @@ class KnownCompany(DeclaredMemory):
         if any(state.learned.incompatible.are(job.request.kind, other.request.kind) for other in company):
             return False
         together = (job, *company)
-        return not any(one.request.automatic for one in together) or suffices_for(together)
+        return not any(one.request.automatic for one in together) or suffices_for(together, LEAST_USE)
 
 
 def decided(request: Request, estimate: Estimate, may_hold: Callable[[Request], bool] = lambda _: True) -> Request:
@@ -131,7 +134,11 @@ def may_join(job: Job, company: Sequence[Job]) -> bool:
     return all(other.request.shareable and other.behind is None for other in company)
 
 
-def suffices_for(jobs: Iterable[Job]) -> bool:
-    """Whether the estimated mean utilisations sum to one device at most; an unknown one counts as a whole device."""
+def suffices_for(jobs: Iterable[Job], least: float = 0.0) -> bool:
+    """Whether the estimated mean utilisations sum to one device at most; an unknown one counts as a whole device.
+
+    Args:
+        least: What each counts for at least, 0 to 1.
+    """
     used = (job.estimate.utilisation for job in jobs)
-    return sum(1.0 if one is None else one for one in used) <= 1.0 + 1e-9
+    return sum(1.0 if one is None else max(one, least) for one in used) <= 1.0 + 1e-9

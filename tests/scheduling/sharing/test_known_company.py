@@ -76,6 +76,13 @@ def test_uses_and_memories_must_fit_on_the_device(estimates: list[Estimate], tog
     assert len(world.launched) == together
 
 
+def test_runs_whose_use_was_measured_as_nothing_are_not_crowded_onto_a_large_device() -> None:
+    world = World(node("n", 140), profile="adaptive")
+    for number in range(30):
+        submit(world, f"j{number}", LEFT_TO_THE_POOL, needs(1, 0.0))
+    assert len(world.launched) == 20
+
+
 def test_a_run_that_said_itself_that_it_shares_is_only_judged_by_its_memory_beside_its_like() -> None:
     world = World(node("n", 8), profile="adaptive")
     for job in "ab":
