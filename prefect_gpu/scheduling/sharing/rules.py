@@ -12,7 +12,7 @@ from prefect_gpu.scheduling.state.endings import can_take, lasts_until
 from prefect_gpu.scheduling.state.state import State
 
 LEAST_USE = 0.05
-"""Use of a device, 0 to 1, that a run is taken to have at least where the pool decides: measured as 0, it is a little."""
+"""Use of a device, 0 to 1, that a run is taken to have at least where the pool decides."""
 
 
 class Sharing(abc.ABC):
@@ -80,7 +80,8 @@ class KnownCompany(DeclaredMemory):
     """Memory decides for those who said themselves that they share; Liquid's whole rule (§6.2) where the pool says it.
 
     A run that shares because the pool decided so joins others, or is joined, only while the estimated mean utilisations
-    of all of them sum to one device at most; each counts for :data:`LEAST_USE` at least. Programs that were found to be better off one after the other never meet.
+    of all of them sum to one device at most; each counts for :data:`LEAST_USE` at least. Programs that were found to be
+    better off one after the other never meet.
     """
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
