@@ -275,7 +275,8 @@ class Controller:
         try:
             instructions = self.scheduler.handle(event, now)
         except SchedulingError as error:
-            self._logger.exception("The scheduler failed at %s of run %s", type(event).__name__, error.job)
+            of_run = "" if error.job is None else f" of run {error.job}"
+            self._logger.exception("The scheduler failed at %s%s", type(event).__name__, of_run)
             instructions = error.instructions
             if error.job is not None:
                 aside = ev.PlacingFailed(error.job, str(error), now + _SET_ASIDE_S)
