@@ -38,7 +38,8 @@ def an_intake(prefect: OneRun) -> Intake:
     view: Any = None
     finalisation = Finalisation(asking(prefect), HOST_PREFIX)
     intake = Intake(worker, view, finalisation, cancel=cancel, suspend=lambda run, flow_run: None, logger=LOGGER)
-    scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
+    capability = SimpleNamespace(may_hold=lambda request: True)
+    scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}, capability=capability))
     intake.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
     return intake
 

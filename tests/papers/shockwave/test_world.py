@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prefect_gpu.papers.shockwave.policies import Fair, LongestFirst, Replay, ShortestFirst
 from prefect_gpu.papers.shockwave.tables import Pattern, Tables, read_jobs, read_tables
 from prefect_gpu.papers.shockwave.world import Policy, ShockwaveWorld
+from prefect_gpu.papers.unsuitable import Unsuitable
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceError
 from tests.components import traces_folder
@@ -122,7 +123,7 @@ def test_fairness_is_the_time_that_a_job_took_over_that_with_its_part_of_the_gpu
 
 
 def test_more_gpus_than_there_are_is_an_error(world: Callable[..., Results]) -> None:
-    with pytest.raises(RuntimeError, match="hands out GPUs that there are not"):
+    with pytest.raises(Unsuitable, match="hands out 6 GPUs at a time, and there are 4"):
         world([plain(0, 60, 2), plain(0, 60, 4)], rounds("ab"))
 
 
