@@ -17,13 +17,19 @@ from tests.live.slurm.conftest import SlurmPool
 
 async def said_of(pool: SlurmPool, run_id: UUID, words: str) -> str:
     """Wait until the run's state says this, and give all that it says."""
+    told = ""
 
-    async def said() -> str:
+    async def said() -> bool:
+        nonlocal told
         state = (await pool.read(run_id)).state
-        message = (state.message or "") if state is not None else ""
-        return message if words in message else ""
+        told = f"{state.name}: {state.message}" if state is not None else ""
+        return words in told
 
-    return str(await eventually(said, f"{words!r} in what {run_id} is told"))
+    try:
+        await eventually(said, f"{words!r} in what {run_id} is told")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; it is told {told!r}") from None
+    return told
 
 
 @pytest.mark.full
