@@ -48,8 +48,10 @@ def _torch() -> tuple[Any, Any]:
     import torch
 
     torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        return torch, torch.device("cpu")
     torch.use_deterministic_algorithms(True, warn_only=True)  # so that losses can be compared bit for bit
-    return torch, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch, torch.device("cuda")
 
 
 def _data(rows: int, columns: int, seed: int) -> Any:
