@@ -32,8 +32,8 @@ def must_have(extra: str, what: str) -> None:
 def lacking(extra: str) -> list[str]:
     """Names of the packages of an extra that are not installed.
 
-    A package that is there under another name counts, as ``xgboost-cpu`` does for ``xgboost``. Where prefect-gpu is not
-    installed itself but only found, on PYTHONPATH say, nobody knows: none.
+    A package that is there under another name counts, as ``xgboost-cpu`` does for ``xgboost``. If prefect-gpu is not
+    installed itself, but found on PYTHONPATH, its extras are unknown. Then none is taken to be missing.
     """
     try:
         needed = [Requirement(one) for one in metadata.requires(_DISTRIBUTION) or ()]

@@ -33,10 +33,11 @@ from benchmarks.gpu.scale import Part, Scale  # noqa: E402
 PARTS = {"idle": idle, "sharing": sharing, "caps": caps, "memory": memory, "cores": cores}
 
 
-async def _measure(machine: Machine, folder: Path, names: list[str], rounds: int | None) -> dict[str, Part | str]:
-    """Quick, if there are no rounds."""
+async def _measure(
+    machine: Machine, folder: Path, names: list[str], *, quick: bool, rounds: int
+) -> dict[str, Part | str]:
     async with warm_driver() as driver:
-        return await _each(Scale(machine, folder, driver, rounds is None, rounds or 1), names)
+        return await _each(Scale(machine, folder, driver, quick, rounds), names)
 
 
 async def _each(scale: Scale, names: list[str]) -> dict[str, Part | str]:
@@ -70,7 +71,8 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-kit-", ignore_cleanup_errors=True) as folder:
         names = options.part or list(PARTS)
-        found = asyncio.run(_measure(machine, Path(folder), names, None if options.quick else max(1, options.rounds)))
+        rounds = 1 if options.quick else max(1, options.rounds)
+        found = asyncio.run(_measure(machine, Path(folder), names, quick=options.quick, rounds=rounds))
     done = {name: part for name, part in found.items() if isinstance(part, Part)}
     failed = {name: why for name, why in found.items() if isinstance(why, str)}
     pictures = draw(done, options.out, machine) if options.out else "none asked for (--out FOLDER)"

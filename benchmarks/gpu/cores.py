@@ -2,9 +2,9 @@
 
 A small network behind a ``DataLoader`` whose processes unpack and distort pictures. First every number of cores is
 tried, a run for each (in a quick run one core and all of them). Then one run is left to the scheduler's core tuning
-(CODA §V.B, :mod:`prefect_gpu.scheduling.cores.tuning`), which follows the use of the GPU where NVML tells it, and the
-step rate otherwise, and changes the cores of the running processes. *Best* is the least number with which the step rate
-is within 3 % of the highest.
+(CODA §V.B, :mod:`prefect_gpu.scheduling.cores.tuning`), which follows the use of the GPU where NVML tells one of 10 %
+and more, and the step rate otherwise, and changes the cores of the running processes. *Best* is the least number with
+which the step rate is within 3 % of the highest.
 
 What it cannot tell: one pipeline is no proof (:mod:`benchmarks.cores` has four). A step of the search takes some
 seconds here, not the paper's 90. On fewer than four cores every answer is within one core of the best, so that

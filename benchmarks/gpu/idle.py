@@ -35,7 +35,8 @@ OURS = "events and pre-scheduling"
 
 async def measure(scale: Scale) -> Part:
     """Run all modes, in random order in each round."""
-    count, steps = (3, 30 if scale.machine.virtual else 15) if scale.quick else (6, 60 if scale.machine.virtual else 30)
+    count, part = (3, 2) if scale.quick else (6, 1)
+    steps = (60 if scale.machine.virtual else 30) // part
     modes = {name: mode for name, mode in MODES.items() if not (scale.quick and "heartbeat_s" in mode)}
     parameters = scale.cnn(steps)
     async with scale.pool("idle-first", prescheduling=False) as pool:

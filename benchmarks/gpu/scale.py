@@ -21,14 +21,14 @@ class Scale:
         folder: For files that nobody needs afterwards.
         driver: Starts the trainings.
         quick: About a minute, with fewer trainings: it shows that everything works.
-        rounds: How often everything is compared; a quick run compares once.
+        rounds: How often everything is compared.
     """
 
     machine: Machine
     folder: Path
     driver: WarmDriver
     quick: bool
-    rounds: int = 1
+    rounds: int
 
     def pool(self, name: str, **more: Any) -> KitPool:
         """A pool of its own; see :class:`.KitPool`."""

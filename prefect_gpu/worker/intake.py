@@ -24,7 +24,7 @@ from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.model.jobs import Job, Request, Status
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.answers import NotPrefectsAnswerError
@@ -188,7 +188,7 @@ class Intake:
         )
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
-        request = decided(request, estimate, self.controller.scheduler.state.capability.may_hold)
+        request = self._decided(request, estimate)
         seen = self._seen[run_id]
         seen.flow_run, seen.taken_in, seen.before_s = flow_run, versions, before_s
         event = ev.JobSubmitted(
@@ -230,13 +230,13 @@ class Intake:
         It is to be read again then, and taken in even if nothing has changed in Prefect.
         """
         job = self.controller.scheduler.state.jobs.get(event.job)
-        if job is None:
-            return False
-        may_hold = self.controller.scheduler.state.capability.may_hold
-        if decided(job.request, event.estimate, may_hold).exclusive == job.request.exclusive:
+        if job is None or self._decided(job.request, event.estimate).exclusive == job.request.exclusive:
             return False
         self._seen[event.job].taken_in = None
         return True
+
+    def _decided(self, request: Request, estimate: Estimate) -> Request:
+        return decided(request, estimate, self.controller.scheduler.state.capability.may_hold)
 
     # -- what is kept of runs ---------------------------------------------------------------------------------------
 

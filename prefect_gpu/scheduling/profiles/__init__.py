@@ -32,7 +32,7 @@ def _registered() -> tuple[Mapping[str, Callable[[], Profile]], tuple[str, ...]]
     for entry in entry_points(group=GROUP):
         try:
             found.update(entry.load())
-        except Exception as error:  # another package's mistake keeps nobody from the profiles of the others
+        except Exception as error:  # one package's mistake must not hide the profiles of the others
             failed.append(f"those that {entry.value} registers cannot be loaded ({type(error).__name__}: {error})")
     return found | _OURS, tuple(failed)
 

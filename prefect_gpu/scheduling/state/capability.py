@@ -44,7 +44,7 @@ class Capability:
         return request.total_gpus == 0 or bool(self.usable(request))
 
     def may_hold(self, request: Request) -> bool:
-        """The same, or nobody can tell, since no device is known yet."""
+        """Whether the cluster could hold the job, as far as is known: before any device is known, it might."""
         return not self._state.device_sizes or self.possible(request)
 
     def room_for(self, job: Job) -> int:
