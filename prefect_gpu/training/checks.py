@@ -33,6 +33,20 @@ class TrainingRunError(RuntimeError):
     """A call came at a time at which it makes no sense. The message says when it does."""
 
 
+def second_training(call: str, reporter: str, without: str) -> TrainingRunError:
+    """A second training reports to one run, and its checkpoints would be taken for those of the first one.
+
+    Args:
+        call: What begins it, such as ``"fit()"``.
+        reporter: The class of the callback.
+        without: How the callback is told to save nothing.
+    """
+    return TrainingRunError(
+        f"{call} begins a second time with one {reporter}: another training, as when a head was trained and then the "
+        f"whole model, needs a training_run() and a {reporter} of its own, or none of its checkpoints ({without})."
+    )
+
+
 def number(value: Any, name: str) -> float:
     """A number, also one of numpy or of a tensor library, as float.
 

@@ -12,7 +12,7 @@ import keras
 
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import metrics
-from prefect_gpu.training.checks import TrainingRunError
+from prefect_gpu.training.checks import second_training
 from prefect_gpu.training.run import TrainingRun
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -79,10 +79,7 @@ class KerasReporter(keras.callbacks.Callback):
             TrainingRunError: A second training begins, whose checkpoints would be taken for those of the first one.
         """
         if self._checkpoints and epoch < self._epochs_done:
-            raise TrainingRunError(
-                "fit() begins a second time with one KerasReporter: another training, as when a head was trained and "
-                "then the whole model, needs a training_run() and a KerasReporter of its own."
-            )
+            raise second_training("fit()", "KerasReporter", "checkpoints=False")
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

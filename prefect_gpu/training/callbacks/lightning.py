@@ -12,6 +12,7 @@ except ImportError:  # the same library under its older name
 
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import LossReader, metrics
+from prefect_gpu.training.checks import second_training
 from prefect_gpu.training.run import TrainingRun
 
 
@@ -45,6 +46,7 @@ class LightningReporter(Callback):
         self._checkpoints = checkpoints
         self._losses = LossReader()
         self._validated = False
+        self._over = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`)."""
@@ -52,7 +54,13 @@ class LightningReporter(Callback):
             self._run.ready()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Tell how many steps there are."""
+        """Tell how many steps there are.
+
+        Raises:
+            TrainingRunError: A second training begins, whose checkpoints would be taken for those of the first one.
+        """
+        if self._checkpoints is not None and self._over and trainer.global_step < self._run.step:
+            raise second_training("fit()", "LightningReporter", "checkpoints=None")
         steps = trainer.estimated_stepping_batches
         # With manual optimisation every optimizer's steps count, and only the module knows how many those will be.
         if pl_module.automatic_optimization and 1 <= steps < float("inf"):
@@ -86,6 +94,10 @@ class LightningReporter(Callback):
                 raise ValueError(f"LightningReporter(loss={self._loss!r}): logged is only {there}.")
             loss = None if found is None else float(found)
         self._report(trainer, loss, logged, offer=self._checkpoints is not None)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Note that the training is over."""
+        self._over = True
 
     def state_dict(self) -> dict[str, Any]:
         """Random numbers go into Lightning's checkpoints, which have none."""

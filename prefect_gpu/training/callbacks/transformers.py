@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from prefect_gpu.training.callbacks._values import metrics
+from prefect_gpu.training.checks import second_training
 from prefect_gpu.training.run import TrainingRun
 
 
@@ -39,18 +40,23 @@ class TransformersReporter(TrainerCallback):
         self._loss = loss
         self._checkpoints = checkpoints
         self._only_ours = False  # the trainer saves because we asked, and would not have otherwise
+        self._over = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`), and tell how many steps there are.
 
         Raises:
             ValueError: The trainer saves models only, which cannot be carried on from.
+            TrainingRunError: A second training begins, whose checkpoints would be taken for those of the first one.
         """
         if self._checkpoints and args.save_only_model:
             raise ValueError(
                 "save_only_model=True: what the trainer saves cannot be carried on from. Leave it out, or pass "
                 "TransformersReporter(checkpoints=False)."
             )
+        # One that begins anew since its batches were too large (`auto_find_batch_size`) had not ended.
+        if self._checkpoints and self._over and state.global_step < self._run.step:
+            raise second_training("train()", "TransformersReporter", "checkpoints=False")
         if state.max_steps >= 1:
             self._run.expect(state.max_steps)
         self._run.ready()
@@ -87,6 +93,10 @@ class TransformersReporter(TrainerCallback):
 
         self._run.report(step=state.global_step, checkpoint=take_over if self._checkpoints else None)
         self._stop(control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that the training is over."""
+        self._over = True
 
     def _stop(self, control: Any) -> None:
         if self._run.stop_requested:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.training import training_run
+from prefect_gpu.training import TrainingRunError, training_run
 from prefect_gpu.training.protocol import CHECKPOINT, PROGRESS, SAVE_CHECKPOINT, STOP
 from tests.training.callbacks.restarted import ends_alike
 
@@ -170,3 +170,17 @@ print(first, run.step, digest(value.numpy() for value in model.state_dict().valu
         held_at=6,
     )
     assert checkpoints == [10] and said == ["10", "20"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_second_training_with_one_reporter_is_refused_unless_it_saves_nothing(library: dict[str, Any]) -> None:
+    def fit(told: Any) -> None:
+        library["trainer"](told, max_epochs=1).fit(library["Net"](), library["data"]())
+
+    with training_run() as run:
+        fit(told := reporter(run))
+        with pytest.raises(TrainingRunError, match=r"needs a training_run\(\) and a LightningReporter"):
+            fit(told)
+    with training_run() as run:
+        fit(told := reporter(run, checkpoints=None))
+        fit(told)

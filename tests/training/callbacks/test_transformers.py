@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.training import training_run
+from prefect_gpu.training import TrainingRunError, training_run
 from prefect_gpu.training.protocol import CHECKPOINT, PROGRESS, SAVE_CHECKPOINT, STOP
 from tests.training.callbacks.restarted import OFFLINE, ends_alike
 
@@ -155,3 +155,15 @@ print(first, run.step, digest(value.numpy() for value in trained.model.state_dic
         held_at=7,
     )
     assert checkpoints == [8] and said == ["8", "16"]
+
+
+def test_a_second_training_with_one_reporter_is_refused_unless_it_saves_nothing(library: dict[str, Any]) -> None:
+    with training_run() as run:
+        told = reporter(run)
+        library["trainer"](told, max_steps=2).train()
+        with pytest.raises(TrainingRunError, match=r"needs a training_run\(\) and a TransformersReporter"):
+            library["trainer"](told, max_steps=2).train()
+    with training_run() as run:
+        told = reporter(run, checkpoints=False)
+        library["trainer"](told, max_steps=2).train()
+        library["trainer"](told, max_steps=2).train()
