@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
+from prefect_gpu.units import plural as plural
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -175,11 +177,6 @@ def short_id(device: str) -> str:
     """
     is_uuid = device.startswith(("GPU-", "MIG-")) and not device.startswith("MIG-GPU-")  # these end in what tells apart
     return device[:12] if is_uuid else device
-
-
-def plural(count: int, noun: str) -> str:
-    """``plural(1, "row") == "1 row"``, ``plural(2, "row") == "2 rows"``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _plain(value: Any) -> Any:

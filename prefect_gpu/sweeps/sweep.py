@@ -143,7 +143,8 @@ def sweep(
         if not study.trials:
             raise SweepError(f"No trial has begun: the time was over before (timeout={timeout!r}).")
         last = study.trials[-1].user_attrs.get(ERROR, "no error was recorded")
-        raise SweepError(f"All {len(study.trials)} trials failed: look at one of their runs. The last: {last}")
+        all_of_them = f"All {count} trials" if (count := len(study.trials)) > 1 else "The only trial"
+        raise SweepError(f"{all_of_them} failed: look at one of their runs. The last: {last}")
     return study
 
 

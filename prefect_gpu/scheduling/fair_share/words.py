@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect_gpu.scheduling.fair_share.standing import BORROWED, Standing
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.units import plural
 
 
 def whose_turn(standing: Standing, request: Request) -> str:
@@ -21,7 +22,7 @@ def whose_turn(standing: Standing, request: Request) -> str:
         if turn < mine and (first is None or turn < first[0]):  # type: ignore[operator]
             first = turn, other
     if first is None:
-        return f"its owner holds its share: {own}, and holds {standing.has.get(owner, 0.0):g} devices now"
+        return f"its owner holds its share: {own}, and holds {plural(standing.has.get(owner, 0.0), 'device')} now"
     name = first[1]
     return (
         f"{standing.called(name)}'s turn: {standing.called(name)} {_has_had(standing, name)}; "
