@@ -61,19 +61,21 @@ def contest(
         if champion is not None and champion.number == challenger.number:  # another run has judged it meanwhile
             decision = next(one for one in reversed(models.decisions()) if one.version == challenger.name)
             return Contest(decision, None, history_page([decision]))
+        found: Comparison | None = None
+        facts: dict[str, float] = {}
         if champion is None:
-            found, reason, facts = None, "There was no model yet, to be compared with.", {}
+            reason = "There was no model yet, to be compared with."
         else:
             old, lacking = _answered(losses(models.load(champion, load)), worst=float(new.max(initial=0.0)))
             missing = f"{champion.name} has no answer (NaN) for {lacking} of {plural(len(new), 'example')}"
             if lacking and lacking == len(new):
-                found, reason, facts = None, f"{missing}: {challenger.name} has one for each.", {}
+                reason = f"{missing}: {challenger.name} has one for each."
             else:
                 found = compare(new, old, level=level, min_gain=min_gain, loss=loss)
                 reason = found.reason + (f" {missing}, which counts as the worst loss." if lacking else "")
                 facts = {"p_value": found.p_value, "gain": found.gain, "examples": found.examples}
         try:
-            if found is None or found.better:
+            if champion is None or found is None or found.better:
                 decision = models.promote(challenger, reason, instead_of=champion, facts=facts, **made)
             else:
                 decision = models.keep(challenger, reason, champion=champion, facts=facts, **made)
