@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from optuna.trial import TrialState
 from prefect import flow
 
 from prefect_gpu import gpu
-from prefect_gpu.sweeps import SweepError, sweep
+from prefect_gpu.sweeps import SweepError, space, sweep
 from prefect_gpu.sweeps.artifacts import parallel_coordinates, table
 from prefect_gpu.sweeps.search import Search
 from prefect_gpu.sweeps.space import distribution, propose
@@ -49,10 +51,21 @@ def test_a_function_may_propose() -> None:
 def test_choices_that_are_tuples_are_kept_in_a_database_and_given_as_they_were(tmp_path: Path) -> None:
     """JSON has no tuples. What is gone on with, or was enqueued, has come back from the database."""
     storage, layers = f"sqlite:///{tmp_path / 'study.db'}", [(8,), (16, (16, 4))]
-    for space in ({"layers": layers}, {"layers": CategoricalDistribution(tuple(layers))}):
+    for asked in ({"layers": layers}, {"layers": CategoricalDistribution(tuple(layers))}):
         study = optuna.create_study(storage=storage, study_name="search", load_if_exists=True)
         study.enqueue_trial({"layers": [16, [16, 4]]})
-        assert propose(study, space)[1] == {"layers": (16, (16, 4))}
+        assert propose(study, asked)[1] == {"layers": (16, (16, 4))}
+
+
+def test_optuna_does_not_warn_of_choices_that_come_back_as_they_were(tmp_path: Path) -> None:
+    """Two warnings a process filled the console, and the log of each trial."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        importlib.reload(space)
+        study = optuna.create_study(storage=storage, study_name="search")
+        assert propose(study, {"layers": [(8,), (16, 4)]})[1]["layers"] in [(8,), (16, 4)]
+        assert len(optuna.load_study(storage=storage, study_name="search").trials) == 1
 
 
 def test_a_set_of_choices_has_the_same_order_in_every_process() -> None:
