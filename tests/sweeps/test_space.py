@@ -80,6 +80,12 @@ def test_what_a_database_cannot_keep_is_refused_before_anything_starts(tmp_path:
         sweep(train, {"x": [Path, str]}, trials=1, storage=storage)
 
 
+def test_a_parameter_is_fixed_or_searched_and_not_both() -> None:
+    train = gpu()(flow(lambda x, lr: x))
+    with pytest.raises(ValueError, match="fixed has 'lr', which is in space, too"):
+        sweep(train, {"lr": (0.0, 1.0)}, trials=1, fixed={"x": 1, "lr": 0.1})
+
+
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), True, "60"])
 def test_no_time_at_all_is_refused(timeout: Any) -> None:
     with pytest.raises(ValueError, match=r"timeout=.* is not allowed: give seconds above 0"):
