@@ -31,12 +31,15 @@ _PIPE_WIDTH = 160  # without a terminal nothing is gained by squeezing a table i
 def console() -> Console:
     """A console on standard output; wide where that is no terminal."""
     import os
+    import shutil
     import sys
 
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(width=width, highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.strip("0") if columns else sys.stdout.isatty():
+        return Console(highlight=False)  # it finds its width by itself; of COLUMNS=0 it would show nothing
+    return Console(width=shutil.get_terminal_size((_PIPE_WIDTH, 0)).columns, highlight=False)
 
 
 def fail(message: str, *, code: int = 1) -> NoReturn:

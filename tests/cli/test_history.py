@@ -66,6 +66,10 @@ def test_the_table_newest_first(run_cli: InProcess, filled: str) -> None:
         assert part in first
 
 
+def test_a_terminal_without_columns_shows_the_table_all_the_same(run_cli: InProcess, filled: str) -> None:
+    assert run_cli("history", COLUMNS="0").stdout == run_cli("history", COLUMNS="160").stdout
+
+
 def test_what_an_exception_says_is_shortened_below_the_table(run_cli: InProcess, state: Path) -> None:
     with History(f"sqlite:///{state / 'history.db'}") as history:
         history.record(dataclasses.replace(ROWS[1], message="ValueError: " + "x" * 300_000))
