@@ -127,6 +127,7 @@ def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
     [
         (["trian"], 2, "Did you mean train? Flows of the history: broken, tune, train. If trian is new, --new"),
         (["xyz"], 2, "No run of xyz has finished yet. Flows of the history"),
+        ([""], 2, "FLOW '' is no name of a flow: give one, or leave it out"),
         (["train", "--new"], 2, "leave out --new"),
         (["train", "-p", "lr"], 2, "--param lr is no KEY=VALUE: write --param lr=0.1"),
         (["train", "-p", "=1"], 2, "is no KEY=VALUE"),
