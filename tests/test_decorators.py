@@ -46,6 +46,7 @@ def plain(x: int = 1) -> int:
         ({"gpus": 1.5}, ["gpus=1.5", "whole number"]),
         ({"gpus": True}, ["gpus=True"]),
         ({"gpu_memory": "lots"}, ["gpu_memory='lots'", "6GiB"]),
+        ({"gpu_memory": 10}, ["gpu_memory=10 is not allowed", "a number and a unit"]),  # no GPU's memory is 10 bytes
         ({"gpu_memory": "0GiB"}, ["gpu_memory='0GiB'"]),
         ({"category": "cvv"}, ["category='cvv'", *CATEGORIES]),
         ({"cpus": 0}, ["cpus=0", "from 1 up"]),
@@ -55,6 +56,7 @@ def plain(x: int = 1) -> int:
         ({"features": ["lr", 3]}, ["features=3", "a list of parameter names"]),
         ({"features": ["lr", " "]}, ["features=['lr', ' ']", "a list of parameter names"]),
         ({"env": {"A": ["b"]}}, ["env", "'A'", "as text"]),
+        ({"env": ["A=1"]}, ["env=['A=1']", "{'NAME': 'value'}"]),
         ({"work_pool": " "}, ["work_pool", "name of a work pool"]),
         ({"gpu": 2}, ["'gpu'", "did you mean 'gpus'"]),
         ({"gpu_memroy": "6GiB"}, ["'gpu_memroy'", "did you mean 'gpu_memory'"]),
