@@ -21,6 +21,8 @@ def whose_turn(standing: Standing, request: Request) -> str:
         turn = standing.turn(other, standing.kind_of(other, standing.has.get(other, 0.0) + 1))
         if turn < mine and (first is None or turn < first[0]):  # type: ignore[operator]
             first = turn, other
+    if first is None and not standing.has.get(owner):
+        return f"its owner is owed none now, and gets what others leave: {own}"
     if first is None:
         return f"its owner holds its share: {own}, and holds {plural(standing.has.get(owner, 0.0), 'device')} now"
     name = first[1]
