@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,18 @@ def test_what_a_database_cannot_keep_is_refused_before_anything_starts(tmp_path:
     train, storage = gpu()(flow(lambda x: x)), f"sqlite:///{tmp_path / 'study.db'}"
     with pytest.raises(ValueError, match=r"space\['x'\] has a choice that the study's database cannot keep"):
         sweep(train, {"x": [Path, str]}, trials=1, storage=storage)
+
+
+def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = importlib.import_module("prefect_gpu.sweeps")
+    monkeypatch.delitem(sys.modules, "prefect_gpu.sweeps.sweep")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    spec = package.__spec__
+    assert spec is not None and spec.loader is not None
+    with pytest.raises(
+        ModuleNotFoundError, match=r"needs optuna, .*: pip install 'prefect-gpu\[flows\]'"
+    ):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def test_a_parameter_is_fixed_or_searched_and_not_both() -> None:
