@@ -153,6 +153,14 @@ def test_a_gang_is_shown_with_all_its_devices(run_cli: InProcess, state: Path) -
     assert line["devices"].split() == list(devices)
 
 
+def test_a_device_of_which_nothing_is_known_is_not_called_a_gpu(run_cli: InProcess, state: Path) -> None:
+    """A run that was adopted when its virtual device was gone was said to have trained on a GPU."""
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        history.record(HistoryRow("id", "train", "completed", ended_at=1.0, run_name="left", devices=("virtual-1",)))
+    [line] = [line for line in run_cli("history").stdout.splitlines() if "left" in line]
+    assert "device" in line and "GPU" not in line
+
+
 def test_csv_into_a_file(run_cli: InProcess, filled: str, tmp_path: Path) -> None:
     done = run_cli("history", "--csv", str(tmp_path / "runs.csv"), "--flow", "tune")
     assert "Wrote 1 run to " in done.stdout
