@@ -87,9 +87,7 @@ def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "optuna", None)
     spec = package.__spec__
     assert spec is not None and spec.loader is not None
-    with pytest.raises(
-        ModuleNotFoundError, match=r"needs optuna, .*: pip install 'prefect-gpu\[flows\]'"
-    ):
+    with pytest.raises(ModuleNotFoundError, match=r"needs optuna, .*: pip install 'prefect-gpu\[flows\]'"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
