@@ -230,7 +230,7 @@ def retrain_pipeline(
         Whether a challenger was ``promoted``, the ``reason``, the ``challenger``, and the ``champion`` in use.
 
     Raises:
-        ValueError: There are no data, or ``recent`` is below 1.
+        ValueError: There are no data, or ``recent`` is below 1, or too little is held out to compare models on.
     """
     if recent < 1:  # said now, and not when the training is over
         raise ValueError(f"recent={recent}: the models are compared on the newest batches: give 1 or more.")
@@ -246,6 +246,12 @@ def retrain_pipeline(
         champion = models.champion()
         return {"promoted": False, "reason": reason, "challenger": None, "champion": champion and champion.name}
 
+    x, y = read(data, found.names[-recent:], "held-out")
+    if len(y) < 2:  # likewise: each later run would train, and fail
+        raise ValueError(
+            f"recent={recent}: the newest batches hold out {len(y)} of their examples, which compares no models: give "
+            "more batches, or larger ones."
+        )
     if challenger is None or again:
         parameters: dict[str, Any] = {
             "data": files.place.address,
@@ -262,7 +268,6 @@ def retrain_pipeline(
             else partial(train_classifier.fn, **parameters)
         )
         challenger = models.version(train())
-    x, y = read(data, found.names[-recent:], "held-out")
     decision, test, page = contest(
         models,
         challenger,

@@ -30,6 +30,7 @@ from prefect_gpu.request import (
     check_job_variable_names,
     check_request,
 )
+from prefect_gpu.units import shown
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import WorkPool
@@ -396,6 +397,8 @@ def _listed(names: Any) -> Any:
 
 
 def _check_env(env: Mapping[str, Any]) -> dict[str, str | None]:
+    if not isinstance(env, Mapping):
+        raise ValueError(f"env={shown(env)} is not allowed: give names and values, such as {{'NAME': 'value'}}.")
     for name, value in env.items():
         if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, str | int | float | None):
             raise ValueError(f"env={{{name!r}: {value!r}}} is not allowed: give names and values as text.")

@@ -20,6 +20,7 @@ Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforc
 KindChoice = Literal["listed", "ends-first"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
+_LEAST_MEMORY = 1_000_000  # bytes: whoever asks for 10 means 10 GiB, and would share a device with many others
 _MOST_SAMPLES = 1_000_000_000
 _LAST = datetime(9000, 1, 1, tzinfo=timezone.utc).timestamp()  # the last moment of a deadline, counted from 1970
 _REMEDIES = {
@@ -264,7 +265,8 @@ class GpuRequest(BaseModel):
     def _valid_memory(cls, value: Any) -> Any:
         if value is None or value == "":  # an emptied field of the UI form
             return None
-        parse_bytes(value, field="gpu_memory")
+        if parse_bytes(value, field="gpu_memory") < _LEAST_MEMORY:
+            raise ValueError("a unit is missing")
         return str(value)
 
     @field_validator("gpu_kind", "exclude_gpu_kind", mode="before")

@@ -29,6 +29,12 @@ def shown(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def plural(count: float, noun: str) -> str:
+    """``plural(1, "row") == "1 row"``, ``plural(2, "row") == "2 rows"``."""
+    number = f"{count:g}" if isinstance(count, float) else f"{count}"
+    return f"{number} {noun}{'' if count == 1 else 's'}"
+
+
 def parse_bytes(value: str | int, *, field: str = "size") -> int:
     """Read a size such as ``"6GiB"``, ``"500 MB"`` or ``4096``.
 

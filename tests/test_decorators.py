@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect import Flow, flow, get_client, task
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Pending
 
 from benchmarks._host.served import using
@@ -46,6 +47,7 @@ def plain(x: int = 1) -> int:
         ({"gpus": 1.5}, ["gpus=1.5", "whole number"]),
         ({"gpus": True}, ["gpus=True"]),
         ({"gpu_memory": "lots"}, ["gpu_memory='lots'", "6GiB"]),
+        ({"gpu_memory": 10}, ["gpu_memory=10 is not allowed", "a number and a unit"]),  # no GPU's memory is 10 bytes
         ({"gpu_memory": "0GiB"}, ["gpu_memory='0GiB'"]),
         ({"category": "cvv"}, ["category='cvv'", *CATEGORIES]),
         ({"cpus": 0}, ["cpus=0", "from 1 up"]),
@@ -55,6 +57,7 @@ def plain(x: int = 1) -> int:
         ({"features": ["lr", 3]}, ["features=3", "a list of parameter names"]),
         ({"features": ["lr", " "]}, ["features=['lr', ' ']", "a list of parameter names"]),
         ({"env": {"A": ["b"]}}, ["env", "'A'", "as text"]),
+        ({"env": ["A=1"]}, ["env=['A=1']", "{'NAME': 'value'}"]),
         ({"work_pool": " "}, ["work_pool", "name of a work pool"]),
         ({"gpu": 2}, ["'gpu'", "did you mean 'gpus'"]),
         ({"gpu_memroy": "6GiB"}, ["'gpu_memroy'", "did you mean 'gpu_memory'"]),
@@ -138,6 +141,14 @@ def test_the_request_reads_sizes_and_accepts_an_emptied_form_field() -> None:
 def test_the_form_explains_every_field() -> None:
     for name, field in GpuRequest.model_json_schema()["properties"].items():
         assert field["title"] != name and len(field["description"]) > 20
+
+
+def test_a_server_that_does_not_answer_is_named_with_the_remedy() -> None:
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), pytest.raises(httpx.ConnectError) as caught:
+        gpu("pool")(plain).submit()
+    assert "No Prefect server answers at http://127.0.0.1:9/api" in str(caught.value) and "config set" in str(
+        caught.value
+    )
 
 
 # --- bundles -------------------------------------------------------------------------------------------------

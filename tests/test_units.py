@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.units import format_bytes, format_seconds, parse_bytes, parse_seconds
+from prefect_gpu.units import format_bytes, format_seconds, parse_bytes, parse_seconds, plural
 
 SIZES = {
     4096: 4096, "4096": 4096, "1b": 1, "1 B": 1, "500MB": 500 * 10**6, "500 mb": 500 * 10**6, "6GiB": 6 << 30,
@@ -71,3 +71,9 @@ def test_what_is_no_length_of_time(text: str) -> None:
         return
     with pytest.raises(ValueError, match="time="):
         parse_seconds(text)
+
+
+def test_one_is_no_plural() -> None:
+    counts: list[float] = [0, 1, 1.0, 2, 2.5, 1_000_000]
+    said = ["0 runs", "1 run", "1 run", "2 runs", "2.5 runs", "1000000 runs"]
+    assert [plural(count, "run") for count in counts] == said

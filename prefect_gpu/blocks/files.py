@@ -29,8 +29,21 @@ _MOST_VALUES = 10_000  # of a block
 _FROM_FILE, _FROM_ENVIRONMENT = "from_file", "from_environment"
 
 
+class _TwiceError(yaml.YAMLError):
+    """A mapping has a key twice, of which YAML's library would take the last."""
+
+
 class _Loader(yaml.SafeLoader):
     """Leaves ``4:00:00`` as it is written; to YAML 1.1 it is a number to the base 60, and so 14400."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """A mapping as it is written, where no key comes twice."""
+        node, seen = super().compose_mapping_node(anchor), set()
+        for key, _ in node.value if node is not None else ():
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise _TwiceError(f"{shown(key.value)} is given twice, at line {key.start_mark.line + 1} again")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return node
 
     def whole_number(self, node: yaml.ScalarNode) -> Any:
         """What a scalar means that looks like a whole number."""
@@ -63,6 +76,8 @@ def read_file(path: Path) -> list[Described]:
         documents = [one for one in yaml.load_all(path.read_text(), _Loader) if one is not None]
     except OSError as error:
         raise BlockError(f"{path} cannot be read: {error.strerror}.") from None
+    except _TwiceError as error:
+        raise BlockError(f"{path}: {error}. Leave one of them out.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no text, a 30th of February, nested without end
         mark = getattr(error, "problem_mark", None)  # the error's own text shows the line, which may be a secret's
         place = f" at line {mark.line + 1}" if mark is not None else ""

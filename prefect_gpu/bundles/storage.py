@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import httpx
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPool, WorkPoolStorageConfiguration
@@ -107,10 +108,16 @@ async def read_ready_pool(name: str) -> WorkPool:
 
     Raises:
         ValueError: There is no such pool, it is of another type, or it has no storage. The message says what to do.
+        httpx.ConnectError: No server answers. Likewise.
     """
     async with get_client() as client:
         try:
             work_pool = await client.read_work_pool(name)
+        except httpx.ConnectError as error:  # "All connection attempts failed" is all that it says
+            raise httpx.ConnectError(
+                f"No Prefect server answers at {get_current_settings().api.url} ({error}). Start it, or say where it "
+                "is: `prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
+            ) from error
         except ObjectNotFound as error:
             raise ValueError(
                 f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
+from prefect_gpu.units import plural as plural
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,12 +31,15 @@ _PIPE_WIDTH = 160  # without a terminal nothing is gained by squeezing a table i
 def console() -> Console:
     """A console on standard output; wide where that is no terminal."""
     import os
+    import shutil
     import sys
 
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(width=width, highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.strip("0") if columns else sys.stdout.isatty():
+        return Console(highlight=False)  # it finds its width by itself; of COLUMNS=0 it would show nothing
+    return Console(width=shutil.get_terminal_size((_PIPE_WIDTH, 0)).columns, highlight=False)
 
 
 def fail(message: str, *, code: int = 1) -> NoReturn:
@@ -175,11 +180,6 @@ def short_id(device: str) -> str:
     """
     is_uuid = device.startswith(("GPU-", "MIG-")) and not device.startswith("MIG-GPU-")  # these end in what tells apart
     return device[:12] if is_uuid else device
-
-
-def plural(count: int, noun: str) -> str:
-    """``plural(1, "row") == "1 row"``, ``plural(2, "row") == "2 rows"``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _plain(value: Any) -> Any:

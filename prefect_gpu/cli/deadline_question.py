@@ -35,7 +35,7 @@ def answer_for(flow: str, parameters: Mapping[str, Any], variables: Mapping[str,
                 continue
             shown = {"Authorization": f"Bearer {page['token']}"} if "token" in page else {}
             try:
-                answer = client.get(f"{page['url']}/api/promise", params={"asked": asked}, headers=shown)
+                answer = client.post(f"{page['url']}/api/promise", content=asked, headers=shown)
             except (httpx.HTTPError, httpx.InvalidURL):
                 continue
             if answer.status_code == httpx.codes.BAD_REQUEST:

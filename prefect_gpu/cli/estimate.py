@@ -78,6 +78,8 @@ def estimate(
         common.fail("--job-variable is about a promise: give a --deadline, too.", code=2)
     if flow is None and (given or gpus is not None or category is not None or new or deadline is not None):
         common.fail("Name the flow: prefect-gpu estimate FLOW --param KEY=VALUE.", code=2)
+    if flow is not None and not flow.strip():
+        common.fail(f"FLOW {flow!r} is no name of a flow: give one, or leave it out to see all flows.", code=2)
     url = common.load_settings().resolved_history_url
     from prefect_gpu.reporting.accuracy import comparisons
     from prefect_gpu.runtime.learning.learner import MOST_ROWS

@@ -218,7 +218,7 @@ def _device(row: HistoryRow) -> str:
     if not row.devices:
         return "–"
     # Never pass a virtual device off as a GPU, whatever its kind was recorded as.
-    kind = "virtual" if row.virtual else (row.device_kind or "GPU").removeprefix("NVIDIA ")
+    kind = "virtual" if row.virtual else (row.device_kind or "device").removeprefix("NVIDIA ")
     words = f"{len(row.devices)}× {kind}" if len(row.devices) > 1 else kind
     nodes = len({node for node, _ in row.places})
     return f"{words}, {nodes} nodes" if nodes > 1 else words

@@ -51,7 +51,9 @@ def init(
     """Write a training that works, and its deployment, to begin from. Nothing that is there is overwritten."""
     from prefect.types.names import BANNED_CHARACTERS
 
-    if not pool.strip() or any(character in pool for character in BANNED_CHARACTERS):
+    if not pool.strip():
+        common.fail(f"--pool {pool!r} is no name of a work pool: give it one, such as gpus.", code=2)
+    if any(character in pool for character in BANNED_CHARACTERS):
         common.fail(f"--pool {pool!r} is no name of a work pool: leave out {' '.join(BANNED_CHARACTERS)}.", code=2)
     try:
         there = [name for name in _FILES[kind] if (folder / name).exists()]

@@ -53,7 +53,7 @@ def _table(told: dict[str, Any], *, wide: bool) -> Any:
         *each(FIGURES, "Guaran-\nteed", "Limit", "Weight", "Holds", "Waits\nfor", "Owed\nnow", "Had of\nowed"),
         *each(FIGURES, *(("Lent", "Bor-\nrowed") if wide else ())),
         ("What it may expect", WORDS),
-        title=Text(f"\nPool {told['pool']}: {divided['devices']} devices, half-life {counts_half}"),
+        title=Text(f"\nPool {told['pool']}: {common.plural(divided['devices'], 'device')}, half-life {counts_half}"),
         title_justify="left",
         title_style="bold",
     )

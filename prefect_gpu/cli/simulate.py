@@ -136,7 +136,8 @@ def simulate(
     if as_json:
         common.print_json(results.summary())
     else:
-        title = f"{trace.name} on {nodes} × {gpus_per_node} devices, profile {profile}, durations {knowledge}"
+        each = common.plural(gpus_per_node, "device")
+        title = f"{trace.name} on {nodes} × {each}, profile {profile}, durations {knowledge}"
         show(results, title)
     if plot is not None:
         _draw(results, plot, nodes, gpus_per_node, f"{trace.name} under {profile}", quiet=as_json)

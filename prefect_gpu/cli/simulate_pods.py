@@ -45,4 +45,5 @@ def place_pods(
     if as_json:
         common.print_json(results.summary())
     else:
-        show(results, f"{trace.name} on {len(workload.machines):,} nodes, profile {profile}, pods {knowledge}")
+        nodes = "1 node" if (count := len(workload.machines)) == 1 else f"{count:,} nodes"
+        show(results, f"{trace.name} on {nodes}, profile {profile}, pods {knowledge}")

@@ -97,6 +97,11 @@ def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float, cur
             if device["node"] == node["id"]:
                 here = [(run, rank) for run, rank, _, held in mine if device["id"] in held]
                 _add_device(table, device, here, now, curve, below_its_node=several)
+        there = {device["id"] for device in told["devices"] if device["node"] == node["id"]}
+        for id_ in dict.fromkeys(id_ for *_, held in mine for id_ in held if id_ not in there):  # adopted, say
+            name = Text.assemble((short_id(id_), "bold"), "\n", ("is not there any more", "yellow"))
+            for position, (run, rank) in enumerate((run, rank) for run, rank, _, held in mine if id_ in held):
+                table.add_row(name if position == 0 else "", *_cells(run, rank, now, curve), "")
         without = [(run, rank) for run, rank, _, held in mine if not held]
         for position, (run, rank) in enumerate(without):
             table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, rank, now, curve), "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.telemetry import Finding
 from prefect_gpu.training.checkpoints.location import S3Location, parse_location
+from prefect_gpu.units import plural
 
 if TYPE_CHECKING:
     from prefect_gpu.settings import GpuSettings
@@ -54,9 +55,10 @@ def check_rules(place: S3Location, rules: Iterable[Mapping[str, Any]], keep_days
             continue
         days, name = expires.get("Days"), f"lifecycle rule {rule.get('ID', '')!r}"
         if days is not None and days >= keep_days:
-            later += f" Its {name} deletes them after {days} days, also those of runs that wait or train for longer."
+            after = f"after {plural(days, 'day')}"
+            later += f" Its {name} deletes them {after}, also those of runs that wait or train for longer."
             continue
-        when = f"on {expires['Date']:%Y-%m-%d}" if days is None else f"after {days} days"
+        when = f"on {expires['Date']:%Y-%m-%d}" if days is None else f"after {plural(days, 'day')}"
         findings.append(
             Finding(
                 "warning",

@@ -100,7 +100,8 @@ def _train(settings: Settings, table: ContentionTable, out: Path) -> Trained:
 
         def tell(one: dict[str, float]) -> None:
             said = f"reward {one['reward']:+.3f} a round, ratio {one['ratio']:.3f}, in use {one['used']:.3f}"
-            progress.update(task, advance=1, description=said)
+            # Of so many jobs: episodes that are stopped early count in part, as the training counts them.
+            progress.update(task, advance=one["ended"] / settings.jobs, description=said)
 
         return train(settings, table, tell=tell, keep=lambda so_far: _write(so_far, out, {}))
 

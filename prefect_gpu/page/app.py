@@ -95,7 +95,11 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metr
 
     async def promise(request: Request) -> Response:
         try:
-            asked = json.loads(request.query_params.get("asked", ""))
+            if int(request.headers.get("content-length", "0")) > _MOST_ASKED:
+                return PlainTextResponse(f"asked is larger than {_MOST_ASKED} bytes: leave parameters out.\n", 400)
+            # An address has room for 64 KiB, and parameters may be more.
+            text = await request.body() if request.method == "POST" else request.query_params.get("asked", "")
+            asked = json.loads(text)
             return _json(source.promise(asked if isinstance(asked, dict) else {}))
         except (ValueError, RecursionError) as error:
             return PlainTextResponse(f"{error}\n", 400)
@@ -103,7 +107,7 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metr
     routes = [
         Route("/api/overview", overview),
         Route("/api/runs/{number}", details),
-        Route("/api/promise", promise),
+        Route("/api/promise", promise, methods=["GET", "POST"]),
     ]
     if metrics is not None:
         routes.append(Route("/metrics", _measured(metrics)))
@@ -164,6 +168,7 @@ def _always(content: bytes | str, suffix: str) -> Any:
     return send
 
 
+_MOST_ASKED = 16 * 2**20
 _NOT_OURS = "This name is not one of the worker's: ask for the address that the worker printed.\n"
 _NO_TOKEN = (
     "This page wants its token: open the address with ?token=... that the worker printed as it started. A program "

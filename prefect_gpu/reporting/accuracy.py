@@ -49,7 +49,10 @@ def read_estimate(kept: Any) -> dict[str, Interval]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
 
 
 def accuracy_markdown(compared: Sequence[Comparison], coverage: float = COVERAGE) -> str:

@@ -11,7 +11,7 @@ from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting import style
 from prefect_gpu.reporting.spans import TOLD, Bar, Lane, Span, Timeline
 from prefect_gpu.storage.row import HistoryRow
-from prefect_gpu.units import format_seconds
+from prefect_gpu.units import format_seconds, plural
 
 _LANE_PIXELS = 64
 _QUEUE_PIXELS = 110
@@ -167,7 +167,7 @@ def _hover(lane: Lane, bar: Bar, span: Span) -> str:
     lines.append(style.spent(row))
     lines.append(f"here: {PHASES[span.phase].lower}, {format_seconds(span.seconds)}")
     if row.final_loss is not None:
-        steps = f" after {row.steps_done} steps" if row.steps_done is not None else ""
+        steps = f" after {plural(row.steps_done, 'step')}" if row.steps_done is not None else ""
         lines.append(f"loss {row.final_loss:.4g}{steps}")
     lines.append(_parameters(row))
     if row.outcome != "completed":

@@ -16,6 +16,7 @@ from prefect_gpu.reporting.figure import frame, new_figure
 from prefect_gpu.reporting.style import WAITING_COLOUR
 from prefect_gpu.simulation.results import Results, Span
 from prefect_gpu.simulation.run import Outcome
+from prefect_gpu.units import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +67,8 @@ def write_simulation_png(results: Results, nodes: Sequence[Node], path: Path, *,
     queue.set_xlabel(f"{unit} since the first submission")
     figure.text(0.012, 0.972, title, fontsize=15, fontweight="bold", va="center", parse_math=False)
     busy = results.summary()["gpu_busy_fraction"]
-    words = f"{len(finished)} jobs on {results.devices} devices in {duration(end - start)}, {busy:.0%} busy"
+    jobs, gpus = plural(len(finished), "job"), plural(results.devices, "device")
+    words = f"{jobs} on {gpus} in {duration(end - start)}, {busy:.0%} busy"
     figure.text(0.012, 0.946, words, fontsize=10, color="0.35", va="center")
     figure.savefig(path, format="png")
 

@@ -18,6 +18,7 @@ from prefect_gpu.simulation.knowledge import Knowledge
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World
 from prefect_gpu.storage.row import HistoryRow
+from prefect_gpu.units import plural
 
 _MEMORY_BYTES = 80 * 2**30  # of a device on which no run has ever declared what it needs
 
@@ -162,7 +163,9 @@ def resized(nodes: Sequence[Node], change: int) -> tuple[Node, ...]:
     """
     devices = sum(len(node.devices) for node in nodes)
     if devices + change < 1:
-        raise ValueError(f"gpus={change:+d} leaves none of the {devices} devices: take away {devices - 1} at most.")
+        raise ValueError(
+            f"gpus={change:+d} leaves none of {plural(devices, 'device')}: take away {devices - 1} at most."
+        )
     now = list(nodes)
     for number in range(abs(change)):
         at = max(range(len(now)), key=lambda n: len(now[n].devices))

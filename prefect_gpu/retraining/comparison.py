@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _RESAMPLES = 9_999
 _MANY = 2_000  # examples: from here on, resampling takes its time and finds what the normal distribution says
+_LARGEST = 1e100  # loss: squares and sums of such are finite still
 _CELLS_AT_ONCE = 4_000_000  # numbers in memory: 32 MB
 
 
@@ -128,7 +129,7 @@ def as_losses(values: Any, name: str) -> np.ndarray:
     """A model's losses, one for each example.
 
     Raises:
-        ValueError: They are no finite numbers, or not one for each example.
+        ValueError: They are no finite numbers, or too large, or not one for each example.
     """
     import numpy as np
 
@@ -137,6 +138,8 @@ def as_losses(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name} has the shape {losses.shape}: give one loss for each example.")
     if not np.isfinite(losses).all():
         raise ValueError(f"{name} has a loss that is not finite: clip probabilities before their logarithm is taken.")
+    if np.abs(losses).max(initial=0.0) > _LARGEST:
+        raise ValueError(f"{name} has a loss beyond {_LARGEST:g}, which cannot be compared: clip losses before that.")
     return losses
 
 

@@ -10,13 +10,15 @@ from prefect_gpu.retraining.comparison import Comparison, as_losses, compare
 from prefect_gpu.retraining.page import decision_page, history_page
 from prefect_gpu.retraining.registry import ModelRegistry
 from prefect_gpu.retraining.versions import Decision, Superseded, Version
+from prefect_gpu.units import plural
 
 
 class Contest(NamedTuple):
     """How it ended.
 
     Attributes:
-        comparison: The test behind the decision; None: there was no champion, or the challenger was it already.
+        comparison: The test behind the decision; None: there was no champion, or none that has answers, or the
+            challenger was it already.
         page: Markdown about it, for an artifact of Prefect's.
     """
 
@@ -39,7 +41,9 @@ def contest(
     """Promote the challenger if it is better than the champion beyond chance; else keep the champion.
 
     If another decision comes first, it is compared with the new champion. The first challenger becomes the champion. If
-    it is the champion already, nothing is decided: the decision that made it the champion stands.
+    it is the champion already, nothing is decided: the decision that made it the champion stands. A champion whose loss
+    is NaN has no answer, as data have drifted. Such an example counts as the worst loss of both models; a champion
+    without any answer gives way.
 
     Args:
         load: Makes a model of its file.
@@ -57,18 +61,35 @@ def contest(
         if champion is not None and champion.number == challenger.number:  # another run has judged it meanwhile
             decision = next(one for one in reversed(models.decisions()) if one.version == challenger.name)
             return Contest(decision, None, history_page([decision]))
+        found: Comparison | None = None
+        facts: dict[str, float] = {}
         if champion is None:
-            found, reason, facts = None, "There was no model yet, to be compared with.", {}
+            reason = "There was no model yet, to be compared with."
         else:
-            old = losses(models.load(champion, load))
-            found = compare(new, old, level=level, min_gain=min_gain, loss=loss)
-            reason = found.reason
-            facts = {"p_value": found.p_value, "gain": found.gain, "examples": found.examples}
+            old, lacking = _answered(losses(models.load(champion, load)), worst=float(new.max(initial=0.0)))
+            missing = f"{champion.name} has no answer (NaN) for {lacking} of {plural(len(new), 'example')}"
+            if lacking and lacking == len(new):
+                reason = f"{missing}: {challenger.name} has one for each."
+            else:
+                found = compare(new, old, level=level, min_gain=min_gain, loss=loss)
+                reason = found.reason + (f" {missing}, which counts as the worst loss." if lacking else "")
+                facts = {"p_value": found.p_value, "gain": found.gain, "examples": found.examples}
         try:
-            if champion is None or (found is not None and found.better):
+            if champion is None or found is None or found.better:
                 decision = models.promote(challenger, reason, instead_of=champion, facts=facts, **made)
             else:
                 decision = models.keep(challenger, reason, champion=champion, facts=facts, **made)
         except Superseded:
             continue
         return Contest(decision, found, decision_page(decision, challenger, champion, found))
+
+
+def _answered(values: Any, worst: float) -> tuple[Any, int]:
+    """A champion's losses with the worst of all in the place of NaN, and how many were."""
+    import numpy as np
+
+    losses = np.asarray(values, dtype=float)
+    lacks = np.isnan(losses)
+    if not lacks.any():
+        return losses, 0
+    return np.where(lacks, losses.max(initial=worst, where=~lacks), losses), int(lacks.sum())

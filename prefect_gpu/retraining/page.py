@@ -20,14 +20,17 @@ def decision_page(
 
     Args:
         champion: The model that the challenger was compared with; None: there was none.
+        comparison: None: the champion had no answers to compare.
     """
-    if champion is None or comparison is None:
+    if champion is None:
         told = [f"# {decision.champion} is the first champion", decision.reason, _models({}, challenger, None)]
         return "\n\n".join(told)
     if decision.action == "promoted":
         title = f"# {challenger.name} is the new champion, instead of {champion.name}"
     else:
         title = f"# {champion.name} stays the champion"
+    if comparison is None:
+        return "\n\n".join([title, decision.reason, _models({}, challenger, champion)])
     rows = {comparison.loss: (f"{comparison.challenger:.4f}", f"{comparison.champion:.4f}")}
     test = [
         "| the test | |",

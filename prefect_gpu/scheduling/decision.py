@@ -29,6 +29,7 @@ from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Walk
+from prefect_gpu.units import plural
 
 
 class Decision:
@@ -177,7 +178,7 @@ class Decision:
         placement = job.placement
         assert placement is not None
         self.state.rearrange([(job, replace(placement, cpus=cpus))])
-        job.story.append((self.now, f"has {len(cpus)} cores: {reason}"))
+        job.story.append((self.now, f"has {plural(len(cpus), 'core')}: {reason}"))
         self.instructions.append(SetCores(job.id, cpus, reason))
 
     def ask_share(self, job: Job, source: str, weight: float, reason: str) -> None:

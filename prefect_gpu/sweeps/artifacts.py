@@ -15,6 +15,7 @@ from prefect.artifacts import create_image_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
 from prefect_gpu.sweeps.spoken import logger
+from prefect_gpu.units import plural
 
 _MOST_ROWS = 200
 
@@ -30,7 +31,7 @@ def show(study: optuna.Study, objective: str) -> None:
 
 def _show(study: optuna.Study, objective: str) -> None:
     key = re.sub(r"[^a-z0-9-]+", "-", study.study_name.lower()).strip("-") or "sweep"
-    description = f"{len(study.trials)} trials, the best first"
+    description = f"{plural(len(study.trials), 'trial')}, the best first"
     create_table_artifact(table(study, objective), key=f"{key}-trials", description=description)
     if picture := parallel_coordinates(study, objective):
         url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"

@@ -69,7 +69,7 @@ def sweep(
         learned_cost: Whether, of several proposals of TPE, the one is taken that promises most for each second that it
             takes (:mod:`prefect_gpu.sweeps.cost`). Other samplers' proposals are taken as they are.
         timeout: After so many seconds no training is started or promoted any more. Those that train end as they do.
-        fixed: Parameters that are the same for all trials.
+        fixed: Parameters that are the same for all trials. Where ``space`` is a function, what it returns comes first.
         storage: Where the study is kept, as Optuna's URL: SQLite or PostgreSQL. By default it ends with this process
             or, with a pruner or rungs, is a SQLite file in this folder. Runs must reach it to be pruned.
         name: Of the study; by default the flow's.
@@ -102,6 +102,8 @@ def sweep(
         )
     if pruner is not None and rungs is not None:
         raise ValueError("pruner= and rungs= are not allowed together: rungs are where trials are stopped. Give one.")
+    if twice := [one for one in fixed or {} if not callable(space) and one in space]:
+        raise ValueError(f"fixed has {twice[0]!r}, which is in space, too, and would be searched: leave it out of one.")
     name = name or train.name
     watched = pruner is not None or rungs is not None
     if storage is None and watched:
@@ -143,7 +145,8 @@ def sweep(
         if not study.trials:
             raise SweepError(f"No trial has begun: the time was over before (timeout={timeout!r}).")
         last = study.trials[-1].user_attrs.get(ERROR, "no error was recorded")
-        raise SweepError(f"All {len(study.trials)} trials failed: look at one of their runs. The last: {last}")
+        all_of_them = f"All {count} trials" if (count := len(study.trials)) > 1 else "The only trial"
+        raise SweepError(f"{all_of_them} failed: look at one of their runs. The last: {last}")
     return study
 
 

@@ -12,6 +12,7 @@ import logging
 import pickle
 import queue
 import threading
+import warnings
 from base64 import b64decode
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -250,6 +251,7 @@ class TrialLink:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        warnings.filterwarnings("ignore", "Choices for a categorical distribution should be a tuple", UserWarning)
         pruner = pickle.loads(b64decode(self._about.pruner))
         study = optuna.load_study(study_name=self._about.study, storage=self._about.storage, pruner=pruner)
         return optuna.trial.Trial(study, self._about.trial)

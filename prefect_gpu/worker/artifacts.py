@@ -16,6 +16,7 @@ from prefect_gpu.reporting.losses import losses_markdown
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
+from prefect_gpu.units import plural
 from prefect_gpu.worker.estimate_words import estimate_markdown, estimate_of, to_go
 from prefect_gpu.worker.story_words import story_markdown
 
@@ -89,7 +90,7 @@ class RunArtifacts:
         if progress.get("steps_per_s"):
             said.append(f"{progress['steps_per_s']:.3g} steps/s")
         if self._run.record.batch_size:
-            said.append(f"batches of {self._run.record.batch_size} samples")
+            said.append(f"batches of {plural(self._run.record.batch_size, 'sample')}")
         outlook = self._estimates.outlook(self._run.run_id, now)
         if outlook is not None:
             said.append(to_go(outlook, now))

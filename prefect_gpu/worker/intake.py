@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import Cancelled, Crashed
 from prefect.utilities.engine import propose_state
@@ -57,6 +58,7 @@ class Seen:
     Attributes:
         flow_run: As it was read last.
         lock: Held while its state is changed in Prefect.
+        parameters: Its own, and the defaults of those that it leaves out.
         shown: What its owner was told last.
         taken_in: Of which versions of the run, its deployment and its pool the scheduler was told last.
         before_s: By how much the server's clock was before the worker's time then, in seconds.
@@ -64,6 +66,7 @@ class Seen:
 
     flow_run: FlowRun | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     shown: Shown | None = None
     taken_in: tuple[object, ...] | None = None
     before_s: float = 0.0
@@ -182,7 +185,7 @@ class Intake:
         if request.deadline_at is not None:
             moment = datetime.fromtimestamp(request.deadline_at, timezone.utc)
             request = replace(request, deadline_at=self._pool.clock.of(moment))
-        known = await self._known_of(flow_run, request)
+        known = await self._known_of(flow_run, deployment, request)
         estimate = self.controller.estimates.submitted(
             run_id, known, request.most_if_elastic, wide=request.grows, batch_sizes=request.batch_sizes
         )
@@ -191,6 +194,7 @@ class Intake:
         request = self._decided(request, estimate)
         seen = self._seen[run_id]
         seen.flow_run, seen.taken_in, seen.before_s = flow_run, versions, before_s
+        seen.parameters = known.parameters
         event = ev.JobSubmitted(
             job=run_id,
             request=replace(request, kind=known.program),
@@ -211,11 +215,11 @@ class Intake:
             return self._pool.clock.of(flow_run.state.timestamp)
         return self._pool.clock.of(flow_run.created) if flow_run.created else read_at
 
-    async def _known_of(self, flow_run: FlowRun, request: Request) -> Known:
+    async def _known_of(self, flow_run: FlowRun, deployment: DeploymentResponse | None, request: Request) -> Known:
         """What is known of a run before it starts, to estimate it by."""
         flow = await self._pool.flow(flow_run.flow_id)
         kind = self.controller.fleet.kind if request.gpus else None
-        return known_of(flow.name, flow_run.parameters, request, {}, kind)
+        return known_of(flow.name, with_defaults(flow_run.parameters, deployment), request, {}, kind)
 
     def withdraw(self, run_id: str, reason: str) -> None:
         """A run that waited is not ours to start any more."""
@@ -289,6 +293,10 @@ class Intake:
             raise KeyError(run_id)
         return flow_run
 
+    def parameters(self, run_id: str) -> Mapping[str, Any]:
+        """Of a run that waited until it was granted its place: with the defaults of those that it leaves out."""
+        return self._seen[run_id].parameters
+
     def lock(self, run_id: str) -> asyncio.Lock:
         """Held while a waiting run's state is changed: showing it as waiting and claiming it must not mix."""
         return self._seen[run_id].lock
@@ -304,6 +312,18 @@ class Intake:
         crashed: State = Crashed(message=message)
         with suppress(Abort, ObjectNotFound):  # it has ended otherwise, or was deleted
             await propose_state(self._client, crashed, flow_run_id=flow_run.id)
+
+
+def with_defaults(parameters: Mapping[str, Any], deployment: DeploymentResponse | None) -> dict[str, Any]:
+    """A run's parameters, and the defaults of those that it leaves out, where its deployment says them.
+
+    To leave one out and to give its default is the same, so that what was learned of the one holds for the other.
+    """
+    schema: Mapping[str, Any] = (deployment.parameter_openapi_schema if deployment is not None else None) or {}
+    properties = schema.get("properties")
+    said = properties.items() if isinstance(properties, Mapping) else ()
+    defaults = {name: one["default"] for name, one in said if isinstance(one, Mapping) and "default" in one}
+    return {**defaults, **parameters}
 
 
 def _versions(flow_run: FlowRun, *others: Any) -> tuple[object, ...]:

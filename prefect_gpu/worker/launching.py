@@ -117,7 +117,7 @@ class Launcher:
             attempt=flow_run.run_count + 1,
             known={
                 "flow_name": str(flow_run.flow_id),  # until the flow has been read
-                "parameters": flow_run.parameters,
+                "parameters": dict(self._intake.parameters(job.id)),
                 "worker": self._worker.name,
                 "pool_id": self._asking.pool_id,
                 "held_s": job.attained(CLOCK()),  # also before a move

@@ -10,6 +10,7 @@ from prefect_gpu.blocks import GpuQuota
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.scheduling.model.shares import Shares
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.units import plural
 from prefect_gpu.worker.from_blocks import read_quota
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class QuotaReader:
         promised = 0 if self._quota is None else self._quota.guaranteed
         if promised <= devices:
             return ""
+        named = f"quota={self._settings.quota!r}"
         return (
-            f"quota={self._settings.quota!r} guarantees {promised} devices, and the pool has {devices} now: while that "
+            f"{named} guarantees {plural(promised, 'device')}, and the pool has {devices} now: while that "
             "is so, each gets a part of what is guaranteed to it. Lower the guarantees, or bring devices back."
         )
 

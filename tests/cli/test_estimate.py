@@ -127,6 +127,7 @@ def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
     [
         (["trian"], 2, "Did you mean train? Flows of the history: broken, tune, train. If trian is new, --new"),
         (["xyz"], 2, "No run of xyz has finished yet. Flows of the history"),
+        ([""], 2, "FLOW '' is no name of a flow: give one, or leave it out"),
         (["train", "--new"], 2, "leave out --new"),
         (["train", "-p", "lr"], 2, "--param lr is no KEY=VALUE: write --param lr=0.1"),
         (["train", "-p", "=1"], 2, "is no KEY=VALUE"),
@@ -177,6 +178,8 @@ def test_the_pool_is_asked_for_a_promise_and_nothing_is_submitted(
         late = run_cli("estimate", "tune", "--deadline", "1h")
         told = run_cli("estimate", "tune", "--deadline", "1h", "--json")
         wrong = run_cli("estimate", "nonsense", "--new", "--deadline", "1h")
+        long = run_cli("estimate", "tune", "--deadline", "6h", "-p", f"names={'x' * 100_000}")
+    assert long.exit_code == 0 and "would promise" in long.stdout, "an address has room for 64 KiB"
     assert kept.exit_code == 0 and "would promise" in kept.stdout and "with 90%" in kept.stdout
     assert late.exit_code == told.exit_code == 3 and "The earliest that it would promise now is 2096" in late.stdout
     assert json.loads(told.stdout)[0]["probability"] is None

@@ -66,6 +66,10 @@ def test_the_table_newest_first(run_cli: InProcess, filled: str) -> None:
         assert part in first
 
 
+def test_a_terminal_without_columns_shows_the_table_all_the_same(run_cli: InProcess, filled: str) -> None:
+    assert run_cli("history", COLUMNS="0").stdout == run_cli("history", COLUMNS="160").stdout
+
+
 def test_what_an_exception_says_is_shortened_below_the_table(run_cli: InProcess, state: Path) -> None:
     with History(f"sqlite:///{state / 'history.db'}") as history:
         history.record(dataclasses.replace(ROWS[1], message="ValueError: " + "x" * 300_000))
@@ -147,6 +151,14 @@ def test_a_gang_is_shown_with_all_its_devices(run_cli: InProcess, state: Path) -
     [line] = csv.DictReader(io.StringIO(run_cli("history", "--csv", "-").stdout))
     assert json.loads(line["parts"])[2] == {"node": "n3", "devices": ["n3/virtual-0"], "role": "worker"}
     assert line["devices"].split() == list(devices)
+
+
+def test_a_device_of_which_nothing_is_known_is_not_called_a_gpu(run_cli: InProcess, state: Path) -> None:
+    """A run that was adopted when its virtual device was gone was said to have trained on a GPU."""
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        history.record(HistoryRow("id", "train", "completed", ended_at=1.0, run_name="left", devices=("virtual-1",)))
+    [line] = [line for line in run_cli("history").stdout.splitlines() if "left" in line]
+    assert "device" in line and "GPU" not in line
 
 
 def test_csv_into_a_file(run_cli: InProcess, filled: str, tmp_path: Path) -> None:

@@ -58,12 +58,13 @@ def test_any_name_of_a_pool_is_the_name_in_all_files(run_cli: InProcess, tmp_pat
     assert f"work_pool={pool!r}" in ast.unparse(ast.parse((folder / "train.py").read_text()))
 
 
-@pytest.mark.parametrize("pool", ["a/b", " ", "50%"])
+@pytest.mark.parametrize("pool", ["a/b", " ", "", "50%"])
 def test_a_name_that_prefect_refuses_is_refused_before_anything_is_written(
     run_cli: InProcess, tmp_path: Path, pool: str
 ) -> None:
     done = run_cli("init", str(tmp_path), "--pool", pool)
-    assert done.exit_code == 2 and f"--pool {pool!r} is no name of a work pool" in done.output
+    remedy = "leave out" if pool.strip() else "give it one"
+    assert done.exit_code == 2 and f"--pool {pool!r} is no name of a work pool: {remedy}" in done.output
     assert not list(tmp_path.iterdir())
 
 

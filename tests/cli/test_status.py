@@ -73,6 +73,15 @@ def test_it_shows_devices_runs_the_queue_and_what_has_finished(run_cli: InProces
     assert "completed" in line("early-bird") and "failed" in line("unlucky")
 
 
+def test_a_run_on_a_device_that_is_gone_is_shown(run_cli: InProcess, state: Path) -> None:
+    """A worker that finds a device missing adopts the run that trains on it. It was in no row."""
+    now = time.time()
+    with served(state, Scene(now, [a_run(1, now - 20, device="virtual-9", over=False, name="left-over")], [])):
+        lines = run_cli("status").stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if "left-over" in line)
+    assert "virtual-9" in lines[at] and "training" in lines[at] and "is not there any more" in lines[at + 1]
+
+
 def test_nodes_stand_above_their_devices_and_a_gang_is_on_all_of_its(run_cli: InProcess, state: Path) -> None:
     with served(state, three_nodes(time.time())):
         done = run_cli("status")

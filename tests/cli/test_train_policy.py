@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def test_a_small_training_writes_weights_and_a_record(tmp_path: Path) -> None:
     options = ["--episodes", "4", "--jobs", "4", "--sets", "1", "--unseen", "1", "--w1", "0.3", "--mix", "low"]
     found = CliRunner().invoke(app, ["train-policy", "--out", str(out), *options])
     assert found.exit_code == 0, found.output
+    done = re.findall(r"(\d+)/4", found.stderr)
+    assert done and max(map(int, done)) <= 4, "never more than all"
     from prefect_gpu.papers.deepshare.shipped import policy_of
 
     policy_of(out.read_bytes())

@@ -95,7 +95,7 @@ def test_no_run_held_a_device(run_cli: InProcess, state: Path) -> None:
         (["--profile", "best"], "profile='best' is not known: choose one of "),
         (["--gpus", "+1", "--present", "best"], "profile='best' is not known"),
         (["--gpus", "2"], "--gpus 2 is no change: write +2 for two more devices, or -1 for one less."),
-        (["--gpus", "-1"], "--gpus -1 leaves none of the 1 devices"),
+        (["--gpus", "-1"], "--gpus -1 leaves none of 1 device: take"),
         (["--profile", "sjf", "--knowledge", "all"], "--knowledge all is none of exact, learned, none."),
     ],
 )

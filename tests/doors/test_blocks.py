@@ -62,6 +62,14 @@ def test_texts(tmp_path: Path, text: str) -> None:
     read(tmp_path / "blocks.yaml", text)
 
 
+def test_a_field_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """The last one counted, and nobody was told."""
+    path = tmp_path / "team.yaml"
+    path.write_text("block: gpu-quota\nname: team\nshares:\n  - name: ada\n    limit: 1\n    limit: 8\n")
+    with pytest.raises(BlockError, match=r"team.yaml: 'limit' is given twice, at line 6 again. Leave one of them out"):
+        read_file(path)
+
+
 def test_a_text_that_unfolds_without_end_is_refused(tmp_path: Path) -> None:
     laughs = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     laughs += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]

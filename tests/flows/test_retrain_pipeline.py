@@ -111,6 +111,16 @@ def test_no_batch_to_compare_on_is_refused_before_the_training(settings: dict[st
     assert names(settings["data"]) == [] and ModelRegistry(settings["registry"]).versions() == []
 
 
+def test_batches_that_hold_out_too_little_are_refused_before_the_training(settings: dict[str, Any]) -> None:
+    """A batch of one row has no row for the comparison: each night trained, and failed afterwards."""
+    scan(settings["data"])
+    np.savez(Path(settings["data"]) / "batch-0001.npz", x=np.zeros((1, 64)), y=np.zeros(1))
+    with pytest.raises(ValueError, match=r"recent=1: the newest batches hold out 0 of their examples, .*: give more"):
+        pipeline.retrain_pipeline.fn(**settings, recent=1, epochs=1)
+    assert ModelRegistry(settings["registry"]).versions() == []
+    assert pipeline.retrain_pipeline.fn(**settings, recent=2, epochs=1)["promoted"]
+
+
 def test_the_watcher_announces_data_that_no_model_was_trained_on(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ async def test_the_limit_of_the_pool_holds(served: LivePool, tmp_path: Path) -> 
     await served.until_noted(first)
     second = await served.submit("train")
     state = await served.until(second, "AwaitingGpu")
-    assert "limit of 1 runs" in (state.message or "")
+    assert "limit of 1 run at once" in (state.message or "")
     (tmp_path / "go").touch()
     await served.until(second, "Completed")
     await served.client.update_work_pool(served.name, WorkPoolUpdate(concurrency_limit=None))

@@ -40,7 +40,9 @@ def test_an_estimate_that_cannot_be_read_is_none(kept: Any) -> None:
 
 
 def test_what_can_be_read_of_an_estimate_is() -> None:
-    assert read_estimate({"training_s": [2, 1, 3], "saving_s": ["a", 1, 2]}) == {TRAINING_S: Interval(2.0, 1.0, 3.0)}
+    assert read_estimate({"training_s": [2, 1, 3], "saving_s": ["a", 1, 2], "step_s": [10**400, 1, 2]}) == {
+        TRAINING_S: Interval(2.0, 1.0, 3.0)
+    }
 
 
 def test_the_markdown_has_a_row_for_each_flow_and_says_what_is_meant_to_be() -> None:

@@ -87,7 +87,7 @@ def test_devices_come_to_the_largest_node_and_go_from_it() -> None:
     assert [len(node.devices) for node in more] == [4, 1]
     assert len({device.id for node in more for device in node.devices}) == 5
     assert [len(node.devices) for node in resized(past.nodes, -1)] == [1, 1]
-    with pytest.raises(ValueError, match=r"gpus=-3 leaves none of the 3 devices"):
+    with pytest.raises(ValueError, match=r"gpus=-3 leaves none of 3 devices"):
         resized(past.nodes, -3)
 
 

@@ -128,6 +128,26 @@ class RegistrySuite:
             contest(models, first, load=Path.read_text, losses=lambda _: found)
         assert models.champion() is None
 
+    @pytest.mark.parametrize(
+        ("old", "promoted", "said"),
+        [
+            ([float("nan")] * 40, True, "v0001 has no answer (NaN) for 40 of 40 examples: v0002 has one for each."),
+            ([float("nan")] * 20 + [0.2] * 20, True, "it is better. v0001 has no answer (NaN) for 20 of 40 examples"),
+            ([float("nan")] + [0.2] * 39, False, "v0001 has no answer (NaN) for 1 of 40 examples, which counts as"),
+        ],
+    )
+    def test_a_champion_without_answers_does_not_keep_its_place_for_ever(
+        self, models: ModelRegistry, model: Path, old: list[float], promoted: bool, said: str
+    ) -> None:
+        """On data that have drifted. Each later contest ended with an error, however good the challenger was."""
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+        asked = iter([[0.2, *[0.1, 0.3] * 19, 0.4], old])
+        found = contest(models, two, load=Path.read_text, losses=lambda _: next(asked))
+        assert (found.decision.action == "promoted") is promoted and said in found.decision.reason
+        assert models.champion() == (two if promoted else one)
+        assert said in found.page and "v0001, the champion" in found.page and "first champion" not in found.page
+
     def test_of_all_who_come_at_the_same_time_none_is_lost(self, place: str, model: Path) -> None:
         start = Barrier(6)
 

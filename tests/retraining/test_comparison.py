@@ -77,6 +77,7 @@ def test_luck_is_called_luck() -> None:
         (([0.1, 0.2], [0.1]), "challenger has 2 losses and champion has 1"),
         (([0.1], [0.1]), "hold out more examples"),
         (([0.1, float("inf")], [0.1, 0.2]), "challenger has a loss that is not finite"),
+        (([0.1, 0.2], [1e308, 1.7e308]), "champion has a loss beyond 1e.100.* clip"),  # their mean is not finite
         (([[0.1], [0.2]], [0.1, 0.2]), r"challenger has the shape \(2, 1\)"),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from optuna.trial import TrialState
 from prefect import flow
 
 from prefect_gpu import gpu
-from prefect_gpu.sweeps import SweepError, sweep
+from prefect_gpu.sweeps import SweepError, space, sweep
 from prefect_gpu.sweeps.artifacts import parallel_coordinates, table
 from prefect_gpu.sweeps.search import Search
 from prefect_gpu.sweeps.space import distribution, propose
@@ -49,10 +52,21 @@ def test_a_function_may_propose() -> None:
 def test_choices_that_are_tuples_are_kept_in_a_database_and_given_as_they_were(tmp_path: Path) -> None:
     """JSON has no tuples. What is gone on with, or was enqueued, has come back from the database."""
     storage, layers = f"sqlite:///{tmp_path / 'study.db'}", [(8,), (16, (16, 4))]
-    for space in ({"layers": layers}, {"layers": CategoricalDistribution(tuple(layers))}):
+    for asked in ({"layers": layers}, {"layers": CategoricalDistribution(tuple(layers))}):
         study = optuna.create_study(storage=storage, study_name="search", load_if_exists=True)
         study.enqueue_trial({"layers": [16, [16, 4]]})
-        assert propose(study, space)[1] == {"layers": (16, (16, 4))}
+        assert propose(study, asked)[1] == {"layers": (16, (16, 4))}
+
+
+def test_optuna_does_not_warn_of_choices_that_come_back_as_they_were(tmp_path: Path) -> None:
+    """Two warnings a process filled the console, and the log of each trial."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        importlib.reload(space)
+        study = optuna.create_study(storage=storage, study_name="search")
+        assert propose(study, {"layers": [(8,), (16, 4)]})[1]["layers"] in [(8,), (16, 4)]
+        assert len(optuna.load_study(storage=storage, study_name="search").trials) == 1
 
 
 def test_a_set_of_choices_has_the_same_order_in_every_process() -> None:
@@ -65,6 +79,22 @@ def test_what_a_database_cannot_keep_is_refused_before_anything_starts(tmp_path:
     train, storage = gpu()(flow(lambda x: x)), f"sqlite:///{tmp_path / 'study.db'}"
     with pytest.raises(ValueError, match=r"space\['x'\] has a choice that the study's database cannot keep"):
         sweep(train, {"x": [Path, str]}, trials=1, storage=storage)
+
+
+def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = importlib.import_module("prefect_gpu.sweeps")
+    monkeypatch.delitem(sys.modules, "prefect_gpu.sweeps.sweep")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    spec = package.__spec__
+    assert spec is not None and spec.loader is not None
+    with pytest.raises(ModuleNotFoundError, match=r"needs optuna, .*: pip install 'prefect-gpu\[flows\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_a_parameter_is_fixed_or_searched_and_not_both() -> None:
+    train = gpu()(flow(lambda x, lr: x))
+    with pytest.raises(ValueError, match="fixed has 'lr', which is in space, too"):
+        sweep(train, {"lr": (0.0, 1.0)}, trials=1, fixed={"x": 1, "lr": 0.1})
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), True, "60"])

@@ -191,7 +191,7 @@ export class Lanes {
     const after = 20 + draw.measureText(title).width + 10;
     const devices = lanes.filter((lane) => lane.device);
     const busy = devices.filter((lane) => lane.runs.some(({ run }) => !run.outcome)).length;
-    const said = [devices.length && `${busy} of ${devices.length} devices in use`, node.state !== "up" && STATES[node.state], node.rack && `rack ${node.rack}`, node.domain && `domain ${node.domain}`, `${node.cores} cores`];
+    const said = [devices.length && `${busy} of ${devices.length} device${devices.length === 1 ? "" : "s"} in use`, node.state !== "up" && STATES[node.state], node.rack && `rack ${node.rack}`, node.domain && `domain ${node.domain}`, `${node.cores} core${node.cores === 1 ? "" : "s"}`];
     draw.fillStyle = colour(node.state === "up" ? "quiet" : "ink");
     draw.font = "12px system-ui, 'Liberation Sans', sans-serif";
     draw.fillText(said.filter(Boolean).join(" · "), after, top + 16);

@@ -49,7 +49,7 @@ function show() {
   $("pool-link").hidden = !home;
   if (home) $("pool-link").href = home;
   const cores = pool.nodes.reduce((sum, node) => sum + (node.state === "up" ? node.cores : 0), 0);
-  $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} cores · profile ${pool.profile}${promisesLine(pool.promises)}${pool.draining ? " · draining: no run is started any more" : ""}`;
+  $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} core${cores === 1 ? "" : "s"} · profile ${pool.profile}${promisesLine(pool.promises)}${pool.draining ? " · draining: no run is started any more" : ""}`;
   $("unwell").hidden = !pool.unwell?.length;
   const unwell = `Not well: ${(pool.unwell ?? []).join("; ")}`;
   if ($("unwell").textContent !== unwell) $("unwell").textContent = unwell;

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prefect_gpu.units import parse_bytes, shown
 
 _GROUP = re.compile(r"(\d{1,6})(?:\s*x\s*([A-Za-z][\w .]*?)(?:-(\d[\d.]*\s*[kKmMgGtT]?i?[bB]?))?(\+nvlink)?)?")
-_MOST = 100_000
+_MOST = 1024  # of one node
 
 # NVIDIA's table "CUDA GPU Compute Capability" (developer.nvidia.com/cuda-gpus), of what is common in pools.
 _CAPABILITIES = {

@@ -13,7 +13,7 @@ from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.runtime.telemetry.findings import Finding
 from prefect_gpu.runtime.telemetry.nvml import DeviceInfo, list_devices
 from prefect_gpu.runtime.telemetry.visible import Visibility
-from prefect_gpu.units import format_bytes
+from prefect_gpu.units import format_bytes, plural
 
 _HIDDEN = (
     "CUDA_VISIBLE_DEVICES is set and names no GPU, so none is used.",
@@ -178,7 +178,7 @@ def _host_findings(cpus: tuple[int, ...], memory_bytes: int, devices: tuple[Devi
             Finding(
                 "warning",
                 "cores",
-                f"This container may use {quota:g} cores' worth of time but sees {len(cpus)} cores, so runs "
+                f"This container may use {quota:g} cores' worth of time but sees {plural(len(cpus), 'core')}, so runs "
                 "may be slowed down by runs that share no core with them.",
                 "Bind the container to cores instead of limiting its time: "
                 f"`docker run --cpuset-cpus=0-{max(1, round(quota)) - 1}`.",

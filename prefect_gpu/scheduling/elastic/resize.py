@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.state.fits import any_will_do
 from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.units import plural
 
 _DEPTH = 64
 
@@ -181,7 +182,8 @@ class Resize(Action):
             devices = tuple(device.id for device in plan.node.devices if device.id in taken)
             place = grant(job, plan.node, devices, state, sharing)
             if job.placement is None:
-                decision.launch(job, place, f"{count} devices give the largest total throughput")
+                words = f"{plural(count, 'device')} {'gives' if count == 1 else 'give'} the largest total throughput"
+                decision.launch(job, place, words)
             elif count < len(own):
                 decision.move(
                     job, place, f"it keeps {count} of its {len(own)} devices, as other runs gain more from the rest"

@@ -97,5 +97,5 @@ def _expects(standing: Standing, node: str, holds: float, waits: float) -> str:
     if holds > owed + 1e-6:
         return f"gives {holds - owed:.3g} back when somebody is owed them"
     if waits:
-        return "holds its share; more when others leave some"
+        return "holds its share; more when others leave some" if holds else "what others leave: it is owed none now"
     return "has all that it asks for" if holds else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from prefect_gpu.scheduling.model.shares import Share, Shares
+from prefect_gpu.units import plural
 
 NOBODY = "(nobody)"
 """What runs are called that say no owner."""
@@ -52,7 +53,7 @@ class Tree:
         for node in self.path(owner):
             limit = self.share[node].limit
             if limit is not None and devices > limit:
-                return f"the limit of {node} is {limit} devices, and this run needs {devices}"
+                return f"the limit of {node} is {plural(limit, 'device')}, and this run needs {devices}"
         return ""
 
     def totals(self, by_owner: Mapping[str, float]) -> dict[str, float]:

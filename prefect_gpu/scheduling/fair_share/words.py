@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect_gpu.scheduling.fair_share.standing import BORROWED, Standing
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.units import plural
 
 
 def whose_turn(standing: Standing, request: Request) -> str:
@@ -20,8 +21,10 @@ def whose_turn(standing: Standing, request: Request) -> str:
         turn = standing.turn(other, standing.kind_of(other, standing.has.get(other, 0.0) + 1))
         if turn < mine and (first is None or turn < first[0]):  # type: ignore[operator]
             first = turn, other
+    if first is None and not standing.has.get(owner):
+        return f"its owner is owed none now, and gets what others leave: {own}"
     if first is None:
-        return f"its owner holds its share: {own}, and holds {standing.has.get(owner, 0.0):g} devices now"
+        return f"its owner holds its share: {own}, and holds {plural(standing.has.get(owner, 0.0), 'device')} now"
     name = first[1]
     return (
         f"{standing.called(name)}'s turn: {standing.called(name)} {_has_had(standing, name)}; "

@@ -162,7 +162,8 @@ class Gantt:
                 break
             found: dict[str, int] = {}
             left = asked.instances
-            free = {group: min(self.least(group, start, end), most) for group, most in asked.groups.items()}
+            # A group that has given away more than it has takes nothing from the others of its node.
+            free = {group: max(0, min(self.least(group, start, end), most)) for group, most in asked.groups.items()}
             room = {groups: sum(map(free.__getitem__, groups)) // asked.devices for groups in asked.by_node()}
             for groups in sorted(room, key=lambda name: -room[name]):
                 count = min(left, room[groups])

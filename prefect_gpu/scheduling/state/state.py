@@ -18,6 +18,7 @@ from prefect_gpu.scheduling.state.capability import Capability
 from prefect_gpu.scheduling.state.devices import DeviceBooks
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.waiting import Waiting
+from prefect_gpu.units import plural
 
 _KEPT_STORIES = 1000
 
@@ -154,16 +155,14 @@ class State(DeviceBooks):
         if queue.paused:
             return "paused", f"the work queue {queue.name or queue.id!r} is paused"
         if quotas.worker_limit is not None and active >= quotas.worker_limit:
-            return "limit", f"the worker's limit of {quotas.worker_limit} runs at once is reached"
+            return "limit", f"the worker's limit of {plural(quotas.worker_limit, 'run')} at once is reached"
         pool_active = active + quotas.pool_active_elsewhere
         if quotas.pool_limit is not None and pool_active >= quotas.pool_limit:
-            return "limit", f"the work pool's limit of {quotas.pool_limit} runs at once is reached"
+            return "limit", f"the work pool's limit of {plural(quotas.pool_limit, 'run')} at once is reached"
         in_queue = self._active_in[queue_id] + more.get(queue_id, 0) + queue.active_elsewhere
         if queue.limit is not None and in_queue >= queue.limit:
-            return (
-                "limit",
-                f"the limit of {queue.limit} runs at once in work queue {queue.name or queue.id!r} is reached",
-            )
+            most = plural(queue.limit, "run")
+            return "limit", f"the limit of {most} at once in work queue {queue.name or queue.id!r} is reached"
         return None
 
     def story(self, job_id: str) -> list[tuple[float, str]]:
@@ -371,10 +370,10 @@ class State(DeviceBooks):
                 own = {device.id for device in node.devices}
                 strange = [id_ for id_ in part.devices if id_ not in own and id_ in self._where]
                 if strange:
-                    raise InvariantError(f"{job.label} straddles nodes: {strange}")
+                    raise InvariantError(f"{job.label} has devices of other nodes than it says: {strange}")
         domains = {self.nodes[name].domain for name in placement.nodes if name in self.nodes}
         if len(domains) > 1 and not self._overfilled & set(devices):
-            raise InvariantError(f"{job.label} straddles domains: {sorted(domains)}")
+            raise InvariantError(f"{job.label} is in several domains, and may be in one: {sorted(domains)}")
 
     def _check_counts(self) -> None:
         active = [job for job in self.jobs.values() if job.active]

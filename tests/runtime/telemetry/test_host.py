@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from prefect_gpu.runtime.telemetry import host, inventory, take_inventory
+from prefect_gpu.runtime.telemetry.declared import declared
 from tests.runtime.telemetry.remedies import names_its_remedies
 
 
@@ -103,3 +104,11 @@ def test_a_quota_below_the_visible_cores_is_a_warning(monkeypatch: pytest.Monkey
     taken = take_inventory(virtual_devices=1, virtual_device_memory_bytes=1 << 20)
     assert "cores" in {finding.subject for finding in taken.findings}
     names_its_remedies(map(asdict, taken.findings))
+
+
+def test_more_virtual_devices_than_a_node_can_have_are_refused() -> None:
+    """A worker with a hundred thousand of them was busy with itself."""
+    assert len(declared("1000,24xT4")) == 1024
+    for text in ("1025", "100000", "1000,25xT4"):
+        with pytest.raises(ValueError, match="are more than 1024 devices: declare fewer"):
+            declared(text)

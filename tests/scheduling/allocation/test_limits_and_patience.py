@@ -27,7 +27,7 @@ LIMITS: dict[str, tuple[list[Queue], dict[str, Any], list[str], int, str]] = {
         {},
         ["q", "q", "r", "r"],
         3,
-        "limit of 1 runs at once in work queue 'narrow'",
+        "limit of 1 run at once in work queue 'narrow'",
     ),
     "a queue's limit counts its runs under other workers": (
         [Queue("q", "narrow", limit=2, active_elsewhere=1)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect_gpu.scheduling.fair_share.table import ShareRow, table
 from prefect_gpu.scheduling.model.shares import Share
-from tests.scheduling.fair_share.test_adaptive import pool, starts
+from tests.scheduling.fair_share.test_adaptive import pool, reason, starts
 from tests.scheduling.world import World
 
 
@@ -39,6 +39,14 @@ def test_what_is_lent_and_borrowed_and_what_may_be_expected() -> None:
     found = rows(world)
     assert found["ada"].holds == 2.0 and found["ada"].lent == 0.0
     assert found["ada"].expects == "holds its share; more when others leave some"
+
+
+def test_who_is_owed_nothing_is_not_said_to_hold_a_share() -> None:
+    world = pool(Share("ada", guaranteed=4), devices=4)
+    starts(world, "ada", 4)
+    starts(world, "bob", 1)
+    assert rows(world)["bob"].expects == "what others leave: it is owed none now"
+    assert "its owner is owed none now, and gets what others leave" in reason(world, "bob0")
 
 
 def test_everything_is_finite_before_anything_has_happened() -> None:

@@ -362,6 +362,14 @@ def test_a_plan_of_several_nodes_is_whole() -> None:
     assert gantt.latest(asked, 14.0) is None and gantt.latest(asked, 15.0) == first
 
 
+def test_a_group_that_is_overfull_takes_nothing_from_others_of_its_node() -> None:
+    """As of a node with two kinds of device, of which one has lost some that are given away."""
+    gantt = Gantt({"a": 2, "b": 4, "c": 4}, now=0.0)
+    gantt.take(Planned(0.0, 10.0, {"a": 6}))
+    found = gantt.earliest(Asked(2, 4, 5.0, {"a": 2, "b": 4, "c": 4}, mixed=(("a", "b"),)))
+    assert found == Planned(0.0, 5.0, {"b": 4, "c": 4})
+
+
 def test_what_is_said_of_a_promise_is_what_came_of_the_last_ones() -> None:
     always, rarely = Reach(), Reach()
     assert always.probability == 0.9

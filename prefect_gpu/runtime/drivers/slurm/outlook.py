@@ -6,6 +6,7 @@ from prefect_gpu.runtime.drivers.base import Coming, Wanted
 from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
+from prefect_gpu.units import plural
 
 # Reasons that do not pass by themselves, as the shape asks for what it may not have: what that is.
 _FOR_EVER = {
@@ -60,7 +61,7 @@ def _fits_none(run: Wanted, plan: Plan) -> Coming:
     request = run.request
     instances = request.workers + request.servers
     kinds = f" ({' or '.join(request.wants.kinds)})" if request.wants is not None and request.wants.kinds else ""
-    cores = f" and {request.cpus} cores" if request.cpus else ""
+    cores = f" and {plural(request.cpus, 'core')}" if request.cpus else ""
     memory = f" with {request.gpu_memory_bytes / 2**30:.1f} GiB each" if request.gpu_memory_bytes else ""
     each = f" for each of {instances} instances" if instances > 1 else ""
     asked = f"it asks for {request.gpus} device{'s' * (request.gpus != 1)}{kinds}{memory}{cores}{each}"
