@@ -138,7 +138,10 @@ class Rehearsal:
                 self._passed_over.append((job.id, f"more than {most} runs come first"))
             else:
                 self._queue.append(job.id)
-                if job.due_at <= now and (first_at := old.queue_of_waiting.goes_first_at(job, old, now)) < math.inf:
+                first_at = old.queue_of_waiting.goes_first_at(job, old, now) if job.due_at <= now else math.inf
+                if (
+                    first_at < math.inf and job.hold != "share-limit"
+                ):  # others overtake that one for as long as it holds
                     self._first_at[job.id] = first_at
                 twin = copy(job)
                 twin.story, twin.hold = [], None

@@ -179,7 +179,7 @@ class Standing:
         for node in self.tree.path(owner):
             limit = self.tree.share[node].limit
             if limit is not None and holds[node] + devices > limit + _EVEN:
-                holds_words = f"the limit of {node} is {limit} devices, and it holds {holds[node]:g}"
+                holds_words = f"{self.tree.limit_words(node)}, and it holds {holds[node]:g}"
                 return "share-limit", self.tree.never_within(owner, devices) or holds_words
         if firm and self._takes_what_is_promised(owner, devices, more):
             others = ", ".join(self._lacking(owner)) or "others"
