@@ -59,7 +59,7 @@ def execute(directory: str | Path, key: str) -> None:
     from prefect.engine import handle_engine_signals
     from prefect.flow_engine import flow_run_logger, load_flow_run, run_flow
 
-    from prefect_gpu.instance import is_further_instance, run_function
+    from prefect_gpu.instance import is_first_instance, is_further_instance, not_tried_here, run_function
 
     bundle = read_bundle(directory, key)
     flow_run_id = UUID(bundle["flow_run"]["id"])
@@ -80,6 +80,8 @@ def execute(directory: str | Path, key: str) -> None:
         if is_further_instance():
             run_function(flow, flow_run)
             return
+        if is_first_instance():
+            flow = not_tried_here(flow)
         _drive(run_flow(flow, flow_run=flow_run, error_logger=logger, context=context))  # type: ignore[arg-type]
 
 

@@ -127,7 +127,7 @@ class Estimator:
         if least is not None:
             found[MEMORY_BYTES] = _at_least(found.get(MEMORY_BYTES), least)
             warnings.append(f"a run like it ran out of memory: it is given at least {least / 2**30:.2f} GiB")
-        if model.change is not None:
+        if model.change is not None and model.change.is_large:
             warnings.append(
                 f"the program seems to have changed: since {_moment(model.change.at)} its "
                 f"{plain_name(model.change.target)} is {model.change.factor:.2g} times what it was before"

@@ -143,7 +143,7 @@ class Instances:
                     spec,
                     run_id=instance_id(run.run_id, rank),
                     run_dir=instance_folder(run.folder, rank),
-                    argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
+                    argv=spec.instance_argv or spec.argv if gang else spec.argv,
                     env=spec.env | own,
                     told_at=spec.told_at if rank == 0 else (),
                     cpus=part.cpus,

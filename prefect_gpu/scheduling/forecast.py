@@ -138,7 +138,9 @@ class Rehearsal:
                 self._passed_over.append((job.id, f"more than {most} runs come first"))
             else:
                 self._queue.append(job.id)
-                if job.due_at <= now and (first_at := old.queue_of_waiting.goes_first_at(job, old, now)) < math.inf:
+                # Others overtake one that its owner's limit holds back for as long as that does.
+                ages = job.due_at <= now and job.hold != "share-limit"
+                if ages and (first_at := old.queue_of_waiting.goes_first_at(job, old, now)) < math.inf:
                     self._first_at[job.id] = first_at
                 twin = copy(job)
                 twin.story, twin.hold = [], None

@@ -98,13 +98,13 @@ def _may_be_tried_again(run: FlowRun) -> bool:
     """Whether it has crashed, and its worker may yet bring it back to its queue.
 
     A process that is asked from outside to stop tells Prefect by itself that it has crashed, before the worker comes
-    to speak: a gang of which another node was lost does so.
+    to speak: a gang of which another node was lost does so. One that never ran was refused, and is not brought back.
     """
-    if run.state is None or not run.state.is_crashed():
+    if run.state is None or not run.state.is_crashed() or not run.run_count:
         return False
     variables, retries = run.job_variables or {}, run.empirical_policy.retries or 0
     preemptible = any(variables.get(name) for name in ("preemptible", "max_gpus", "max_workers"))
-    return preemptible or 0 < run.run_count <= retries
+    return preemptible or run.run_count <= retries
 
 
 def resume(run_id: UUID, message: str) -> None:

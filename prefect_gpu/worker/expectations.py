@@ -93,8 +93,11 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
         >>> from datetime import timezone
         >>> message("1 of 1 are in use", Outlook(240.0, 4000.0, ""), now=0.0, zone=timezone.utc)
         '1 of 1 are in use. Expected to start at 00:04:00 UTC (in about 4 min) and to end at 01:06.'
+        >>> message("gpus=3 is more than the 2 that a node of this worker has", None, now=0.0)
+        'gpus=3 is more than the 2 that a node of this worker has.'
     """
-    said = f"{reason[0].upper()}{reason[1:]}."
+    begins_with_a_name = "=" in reason.split()[0]  # of a job variable, as its owner has to write it
+    said = f"{reason}." if begins_with_a_name else f"{reason[0].upper()}{reason[1:]}."
     if outlook is None:
         return said
     return f"{said}{_expected(reason, outlook, now, zone)}{_bound(outlook, now, zone)}"

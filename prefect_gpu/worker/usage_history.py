@@ -11,6 +11,7 @@ from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.tasks import Tasks, in_own_thread
 from prefect_gpu.scheduling.fair_share.replay import HALF_LIVES, Stay, replay
+from prefect_gpu.scheduling.fair_share.tree import Tree
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.shares import Shares
 from prefect_gpu.storage.history import History
@@ -90,7 +91,7 @@ class UsageHistory:
 
     async def _tell(self, shares: Shares, devices: int) -> None:
         since = CLOCK() - HALF_LIVES * shares.half_life_s
-        present, now = list(self._present()), CLOCK()
+        present, now = list(self._present(shares)), CLOCK()
 
         def count() -> ev.UsageLearned:
             rows = self._opened().stays(self._pool, CLOCK.unix(since))
@@ -103,12 +104,15 @@ class UsageHistory:
 
         self._controller.handle(await in_own_thread(count, "prefect-gpu-usage"))
 
-    def _present(self) -> Iterator[Stay]:
-        """What runs and waits now, and is in no history yet."""
+    def _present(self, shares: Shares) -> Iterator[Stay]:
+        """What runs and waits now, and is in no history yet. What an owner may never have is not owed to it."""
         for run in self._controller.runs.values():
             stay = _stay_of(run, None)
             if stay is not None:
                 yield stay
-        for job in self._controller.scheduler.state.waiting():
-            if job.request.total_gpus and job.due_at <= CLOCK():
-                yield Stay(job.request.owner, float(job.request.total_gpus), job.not_before, None)
+        waiting = self._controller.scheduler.state.waiting()
+        tree = Tree(shares, {job.request.owner for job in waiting})
+        for job in waiting:
+            owner, devices = job.request.owner, job.request.total_gpus
+            if devices and job.due_at <= CLOCK() and not tree.never_within(owner, devices):
+                yield Stay(owner, float(devices), job.not_before, None)

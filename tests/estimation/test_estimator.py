@@ -310,12 +310,17 @@ def test_a_first_run_that_ran_out_of_memory_teaches() -> None:
 def test_a_changed_program_is_noticed_and_estimates_follow() -> None:
     before, after = runs_of(20, seed=2), runs_of(8, seed=3, speed=2.0)
     runs = before + [replace(run, run_id=f"new-{at}", ended_at=1e6 + at) for at, run in enumerate(after)]
-    estimate = Estimator(runs).estimate(asked(before[0]))
+    estimator = Estimator(runs)
+    estimate = estimator.estimate(asked(before[0]))
     [warning] = estimate.warnings
     assert "the program seems to have changed: since 1970-01-12" in warning, "the day of the first run after it"
     said = re.search(r"its step_s is (\S+) times", warning)
     assert said is not None and float(said[1]) == pytest.approx(2.0, rel=0.15)
     assert estimate.targets[STEP_S].median == pytest.approx(2 * before[0].measured[STEP_S], rel=0.15)
+    model = estimator.programs["train"]
+    assert model.change is not None
+    model.change = replace(model.change, factor=1.01)
+    assert not estimator.estimate(asked(before[0])).warnings, "what else they differ in explains it"
 
 
 @pytest.mark.slow

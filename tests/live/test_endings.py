@@ -102,6 +102,17 @@ async def test_a_gang_that_falls_apart_is_tried_again_without_an_end_in_between(
     assert (tmp_path / "cleaned-up").exists()
 
 
+async def test_a_gang_whose_first_instance_fails_is_started_anew_as_a_whole(served: LivePool, tmp_path: Path) -> None:
+    """Prefect would try the first one again in its process, where the others still wait for the failed try."""
+    run_id = await served.submit("falls_apart", job_variables={"workers": 2}, marks=str(tmp_path), first_fails=True)
+    await served.until(run_id, "Completed")
+    names = await served.names(run_id)
+    assert names.count("AwaitingRetry") == 1 and names.count("Pending") == 2, names
+    assert "Crashed" not in names, names
+    [failed, _] = await served.rows([run_id])
+    assert "these are the last words" in (failed.message or "")
+
+
 async def test_a_flow_that_cannot_be_loaded_crashes_with_the_reason(served: LivePool) -> None:
     variables = {"command": "python -m no_such_module"}
     message = (await served.until(await served.submit("plain", job_variables=variables), "Crashed")).message or ""

@@ -335,8 +335,11 @@ def tried_again(hold: str) -> None:
 
 
 @flow(retries=1, retry_delay_seconds=0)
-def falls_apart(marks: str) -> str:
-    """A gang of two. Once both have begun, instance 1 is killed, at the first try; both note what they come to do."""
+def falls_apart(marks: str, first_fails: bool = False) -> str:
+    """A gang of two. Once both have begun, instance 1 is killed, at the first try; both note what they come to do.
+
+    Or else the first one fails, which Prefect would try again in its process.
+    """
     rank, folder = os.environ["RANK"], Path(marks)
     again = (folder / "killed").exists()
     (folder / f"began-{rank}").touch()
@@ -344,8 +347,10 @@ def falls_apart(marks: str) -> str:
         time.sleep(0.02)
     if again:
         return "together"
-    if rank == "1":
+    if rank == ("0" if first_fails else "1"):
         (folder / "killed").touch()
+        if first_fails:
+            raise RuntimeError("these are the last words")
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         time.sleep(600)

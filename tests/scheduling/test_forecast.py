@@ -16,6 +16,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.profiles import all_profiles
 from prefect_gpu.scheduling.profiles.adaptive import MOST_LATE
 from prefect_gpu.scheduling.state.learned import Learned
@@ -145,6 +146,12 @@ def test_a_waiting_run_knows_until_when_others_may_overtake_it() -> None:
     assert found["b"].first_at == world.now + MOST_LATE * 3 * 600.0, "a third of the device is its share"
     assert found["a"].first_at is None, "it runs"
     assert found["later"].first_at is None, "it is not due yet"
+
+
+def test_whom_its_owners_limit_holds_back_others_may_overtake_for_as_long_as_it_does() -> None:
+    world = World(node("n", 8, 8), profile="adaptive", shares=Shares(3600.0, (Share("ada", limit=1),)))
+    world.submit("a", "b", service_s=600.0, request=Request(1, owner="ada"))
+    assert forecast(world.scheduler, world.now)["b"].first_at is None
 
 
 def test_what_no_node_can_hold_takes_no_place_in_the_queue() -> None:

@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution
 from optuna.samplers import BruteForceSampler, GridSampler
 from optuna.trial import TrialState
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed
+from prefect.states import Completed, Crashed
 
 from prefect_gpu import asha
 from prefect_gpu.sweeps import runs
@@ -82,3 +82,10 @@ def of_study(study: optuna.Study, space: dict[str, Any]) -> Search:
 def over(result: Any) -> FlowRun:
     """A run that has returned this."""
     return FlowRun(flow_id=uuid4(), state=Completed(data=result))
+
+
+@pytest.mark.parametrize(("started", "may"), [(0, False), (1, True)])
+def test_a_trial_that_was_refused_is_over_at_once(started: int, may: bool) -> None:
+    """It has never run, so no worker brings it back, as one does that was stopped while it ran."""
+    run = FlowRun(flow_id=uuid4(), run_count=started, job_variables={"preemptible": True}, state=Crashed())
+    assert runs._may_be_tried_again(run) is may

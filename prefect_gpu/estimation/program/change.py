@@ -30,6 +30,16 @@ class Change:
     factor: float
     target: str
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is worth telling. What seemed large may be explained by what else the runs differ in.
+
+        Example:
+            >>> Change(5, 0.0, 2.0, "step_s").is_large, Change(5, 0.0, 0.97, "step_s").is_large
+            (True, False)
+        """
+        return abs(math.log(self.factor)) > _LARGE
+
 
 def find_change(residuals: np.ndarray, ended_at: Sequence[float], target: str) -> Change | None:
     """Where the residuals of a program's runs jump, if they do.

@@ -67,7 +67,7 @@ class LaunchSpec:
         told_at: Names of two variables, for port and token, by which its program learns where it is told of a
             cancellation before SIGTERM, for a driver whose runs cannot reach the worker for that; empty: it does not
             listen.
-        instance_argv: The command of a gang's further instances, if it is another one.
+        instance_argv: The command of a gang's instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
         shares: Folders that it must see as the worker does; a driver of this machine has nothing to do for that.

@@ -11,7 +11,6 @@ from prefect_gpu.scheduling.fair_share.tree import NOBODY, Tree
 from prefect_gpu.scheduling.fair_share.usage import Usage
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.model.shares import Shares
-from prefect_gpu.units import plural
 
 GUARANTEED, LEFT_ALONE, BEHIND, OWED, BORROWED = range(5)
 """What a job's devices are to its owner. The first comes first; the second is :func:`.ranked`'s, for running jobs."""
@@ -180,7 +179,7 @@ class Standing:
         for node in self.tree.path(owner):
             limit = self.tree.share[node].limit
             if limit is not None and holds[node] + devices > limit + _EVEN:
-                holds_words = f"the limit of {node} is {plural(limit, 'device')}, and it holds {holds[node]:g}"
+                holds_words = f"{self.tree.limit_words(node)}, and it holds {holds[node]:g}"
                 return "share-limit", self.tree.never_within(owner, devices) or holds_words
         if firm and self._takes_what_is_promised(owner, devices, more):
             others = ", ".join(self._lacking(owner)) or "others"

@@ -53,8 +53,15 @@ class Tree:
         for node in self.path(owner):
             limit = self.share[node].limit
             if limit is not None and devices > limit:
-                return f"the limit of {node} is {plural(limit, 'device')}, and this run needs {devices}"
+                return f"{self.limit_words(node)}, and this run needs {devices}"
         return ""
+
+    def limit_words(self, node: str) -> str:
+        """What the limit of a node is, which has one, in words."""
+        limit = self.share[node].limit
+        assert limit is not None
+        whose = f"{node[:-1]} itself" if node.endswith("/") and node[:-1] in self.share else node
+        return f"the limit of {whose} is {plural(limit, 'device')}"
 
     def totals(self, by_owner: Mapping[str, float]) -> dict[str, float]:
         """By node: the sum of its owners' numbers."""

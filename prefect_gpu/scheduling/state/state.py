@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from prefect_gpu.scheduling.fair_share.standing import Standing, holdings
+from prefect_gpu.scheduling.fair_share.tree import Tree
 from prefect_gpu.scheduling.model.cluster import Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
@@ -116,9 +117,14 @@ class State(DeviceBooks):
         if shares is None:
             return None
         waits: dict[str, float] = {}
-        for line in self.queue_of_waiting.lines():
+        lines = self.queue_of_waiting.lines()
+        tree = Tree(shares, {line.request.owner for line in lines})
+        for line in lines:
+            asked = line.request.total_gpus
             asks = self.limit_on(line.queue) is None and self.capability.possible(line.request)
-            devices = line.request.total_gpus * len(line.entries) if asks else 0
+            # What its owner may never have is not owed to it, either: it would be as long as the job waits, in vain.
+            asks = asks and not tree.never_within(line.request.owner, asked)
+            devices = asked * len(line.entries) if asks else 0
             # Whoever waits has a standing, also one that can be given nothing now.
             waits[line.request.owner] = waits.get(line.request.owner, 0.0) + devices
         running = self.running.values()

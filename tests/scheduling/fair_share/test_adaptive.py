@@ -127,6 +127,17 @@ def test_a_limit_is_never_exceeded_though_devices_are_free() -> None:
     assert held(world, "bob") == 1 and "the limit of team is 3" in reason(world, "bob3")
 
 
+def test_what_a_limit_never_allows_is_not_owed_and_others_owe_nothing_for_it() -> None:
+    world = pool(Share("team"), Share("ada", parent="team"), limit=1)
+    starts(world, "team", 1, gpus=2)
+    starts(world, "ada", 4)
+    world.wait(HOUR)
+    assert reason(world, "team0") == "the limit of team itself is 1 device, and this run needs 2"
+    standing = world.scheduler.standing()
+    assert standing is not None and standing.waits["team"] == standing.owed_to("team") == 0.0
+    assert standing.usage.owed.get("team", 0.0) == 0.0 and standing.part_owed("ada") == 1.0
+
+
 def test_runs_that_cannot_be_stopped_start_by_turns() -> None:
     world = pool(devices=2)
     starts(world, "bob", 6, preemptible=False)
