@@ -447,6 +447,7 @@ def check_job_variable_names(names: set[str], known: set[str]) -> None:
         ValueError: A name looks like one of the known ones.
     """
     for name in sorted(names - known):
-        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
-        if close:
-            raise ValueError(f"There is no argument {name!r}: did you mean {close[0]!r}?")
+        if close := difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75):
+            # `num_gpus` looks more like `max_gpus`, and means `gpus`.
+            meant = next((word for word in name.split("_") if word in known), close[0])
+            raise ValueError(f"There is no argument {name!r}: did you mean {meant!r}?")

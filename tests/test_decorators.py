@@ -60,6 +60,7 @@ def plain(x: int = 1) -> int:
         ({"env": ["A=1"]}, ["env=['A=1']", "{'NAME': 'value'}"]),
         ({"work_pool": " "}, ["work_pool", "name of a work pool"]),
         ({"gpu": 2}, ["'gpu'", "did you mean 'gpus'"]),
+        ({"num_gpus": 2}, ["'num_gpus'", "did you mean 'gpus'"]),
         ({"gpu_memroy": "6GiB"}, ["'gpu_memroy'", "did you mean 'gpu_memory'"]),
         ({"gpus": -1, "cpus": 0}, ["gpus=-1", "cpus=0"]),
         ({"workers": (1, "many")}, ["max_workers='many'", "not below `workers`"]),

@@ -195,6 +195,22 @@ async def test_devices_stand_below_their_nodes_and_a_gang_is_seen_on_all_of_its(
     assert complaints == []
 
 
+async def test_a_run_on_a_device_that_is_not_there_any_more_is_seen(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    now = time.time()
+    runs = [
+        a_run(1, now - 120, device="virtual-8", name="early-bird"),
+        a_run(2, now - 20, device="virtual-9", over=False, name="adopted"),
+    ]
+    page = await visit(browser, await serve(Scene(now, runs)), complaints)
+    assert await page.evaluate("[...new Set(poolPage.lanes.boxes.map((box) => box.run.n))]") == [2]
+    [(x, y)] = await page.evaluate("poolPage.lanes.boxes.slice(0, 1).map((box) => [box.x + 2, box.y + 4])")
+    await page.locator("#lanes canvas").hover(position={"x": x, "y": y})
+    await expect(page.locator("#tip")).to_contain_text("adopted")
+    assert complaints == []
+
+
 async def test_a_click_on_any_instance_tells_of_all_and_leads_to_the_flow_run(
     serve: Serve, browser: Browser, complaints: list[str]
 ) -> None:

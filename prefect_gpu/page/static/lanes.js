@@ -18,11 +18,18 @@ function arranged(pool, from) {
     lanes.set(device.id, lane);
     lane.group?.lanes.push(lane);
   }
+  /** The lane of a device that is not there any more, as long as a run trains on it that was adopted, say. */
+  const gone = (id, at) => {
+    const lane = { device: null, gone: at.node ? id.replace(`${at.node.id}/`, "") : id, runs: [], group: at };
+    lanes.set(id, lane);
+    at.lanes.push(lane);
+    return lane;
+  };
   for (const run of pool.runs.values()) {
     if ((run.ended ?? Infinity) < from || !run.spans.length) continue;
     instances(run).forEach((part, rank) => {
-      const found = part.devices.map((id) => lanes.get(id));
       const at = group(part.node);
+      const found = part.devices.map((id) => lanes.get(id) ?? (run.ended || !at ? null : gone(id, at)));
       if (!found.length && at) {
         if (!without.has(at)) without.set(at, { device: null, runs: [], group: at });
         found.push(without.get(at));
@@ -197,14 +204,14 @@ export class Lanes {
     draw.fillText(said.filter(Boolean).join(" · "), after, top + 16);
   }
 
-  #label(draw, colour, { device, own }, top, now) {
-    const id = own ? device.id.replace(`${device.node}/`, "") : device?.id;
+  #label(draw, colour, { device, own, gone }, top, now) {
+    const id = own ? device.id.replace(`${device.node}/`, "") : device?.id ?? gone ?? "No device";
     draw.fillStyle = colour("ink");
     draw.font = "600 13px system-ui, 'Liberation Sans', sans-serif";
-    draw.fillText(device ? (id.length > 22 ? `${id.slice(0, 21)}…` : id) : "No device", 0, top + 17, LABEL - 12);
+    draw.fillText(id.length > 22 ? `${id.slice(0, 21)}…` : id, 0, top + 17, LABEL - 12);
     draw.fillStyle = colour("quiet");
     draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
-    if (!device) return draw.fillText("what only needs cores", 0, top + 32, LABEL - 12);
+    if (!device) return draw.fillText(gone ? "is not there any more" : "what only needs cores", 0, top + 32, LABEL - 12);
     if (device.cordoned) {
       draw.fillStyle = colour("ink");
       return draw.fillText(`out of service: ${device.cordoned}`, 0, top + 32, LABEL - 12);
