@@ -170,6 +170,31 @@ def test_a_run_whose_gate_is_open_waits_until_the_other_one_is_gone(
     assert run.returncode == 0, err
 
 
+def test_a_second_process_of_a_gated_run_trains_as_soon_as_the_first_one_does(
+    controller: Controller, tmp_path: Path, hold: Hold
+) -> None:
+    """As one of torch.multiprocessing.spawn: the first one would wait for it, with the device."""
+    second = """
+        from prefect_gpu.training import link, training_run
+
+        link.wait_at_gate.__defaults__ = (3600.0,)
+        with training_run(steps=3) as run:
+            run.ready()
+            print("trains")
+    """
+    holder = hold("alone", tmp_path / "a")
+    assert said(holder) == "True"
+    env = {ENV_LOCKS: json.dumps([str(tmp_path / "a")]), ENV_GATED: "1"}
+    first = controller.popen(TRAIN, **env)
+    controller.wait_for(lambda: controller.phases == ["preparing", "preparing*"])
+    other = controller.popen(second, **env)
+    controller.instruct(OPEN_GATE)
+    holder.kill()
+    out, err = other.communicate(timeout=PATIENCE)
+    assert out == "trains\n", err
+    first.communicate("\n", timeout=PATIENCE)
+
+
 def test_a_run_whose_device_is_free_says_nothing_of_waiting(controller: Controller, tmp_path: Path) -> None:
     run = controller.popen(TRAIN, **{ENV_LOCKS: json.dumps([str(tmp_path / "a")])})
     controller.wait_for(lambda: "training" in controller.phases)
