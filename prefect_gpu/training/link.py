@@ -117,8 +117,8 @@ def wait_at_gate(link: Link, patience: float = GATE_PATIENCE_SECONDS) -> None:
 
     A controller that can be reached is waited for without end: it knows when the device is free. One that cannot be
     reached is waited for ``patience`` seconds; then the run goes on by itself as soon as its devices are free, which
-    their locks tell (:mod:`~prefect_gpu.training.device_lock`). They tell a second process of the run, too, to which the
-    controller does not speak: it trains as soon as the first one does. Those of a shared device tell nothing.
+    their locks tell (:mod:`~prefect_gpu.training.device_lock`). They tell a second process of the run, too, to which
+    the controller does not speak: it trains as soon as the first one does. Those of a shared device tell nothing.
     """
     while not link.mailbox.gate.wait(min(1.0, patience / 4)):
         if link.client.second and not link.lock.shared:
