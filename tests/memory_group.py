@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from prefect_gpu.runtime.drivers.supervisor import descendants
+
 _GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -36,6 +38,16 @@ def join(group: Path, pids: Iterable[int]) -> None:
     """Let processes, and those that they will start, have no more memory than the group has."""
     for pid in pids:
         (group / "cgroup.procs").write_text(str(pid))
+
+
+def join_with_all(group: Path, pid: int) -> None:
+    """Likewise a process and all that it has started, also what it starts before it is in the group itself."""
+    joined: set[int] = set()
+    while left := {pid, *(process.pid for process in descendants(pid))} - joined:
+        for one in left:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                join(group, [one])
+        joined |= left
 
 
 def _leave(group: Path) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from prefect_gpu.estimation.program.memory import GROWTH
-from prefect_gpu.runtime.drivers.supervisor import descendants
 from tests.live.pool import LivePool
-from tests.memory_group import join, memory_group
+from tests.memory_group import join_with_all, memory_group
 
 MEBIBYTES = 300  # much more than a run has without them
 
@@ -44,7 +43,7 @@ async def test_running_out_of_memory_raises_the_next_estimate(pool: LivePool) ->
 async def test_who_is_killed_by_the_kernel_is_told_so_and_its_neighbour_goes_on(pool: LivePool, tmp_path: Path) -> None:
     with memory_group(1500 << 20) as group:
         worker = pool.start_worker(virtual_devices="2")
-        join(group, (worker.popen.pid, *(process.pid for process in descendants(worker.popen.pid))))
+        join_with_all(group, worker.popen.pid)
         neighbour = await pool.submit("train", hold=str(tmp_path / "go"))
         await pool.until(neighbour, "Training")
         hungry = await pool.submit("eats_memory", mebibytes=3000, hold=str(tmp_path / "never"))
