@@ -118,10 +118,15 @@ async def submission(
     return took, meanwhile, late
 
 
-async def idleness(bench: Bench, worker: Process, deployment: UUID, chosen: Any) -> dict[str, Any]:
-    """What so many waiting runs cost while nothing happens, and seconds from an end to the next start."""
+async def idleness(bench: Bench, worker: Process, deployment: UUID, earlier: int, chosen: Any) -> dict[str, Any]:
+    """What so many waiting runs cost while nothing happens, and seconds from an end to the next start.
+
+    Args:
+        earlier: Runs that the pool was given before. On a busy machine they are not all taken in yet.
+    """
     before = set(bench.begun())
     log = bench.state_dir / "events" / f"{_POOL}.jsonl"
+    await until(lambda: count_of(log) >= earlier, "earlier runs to be taken in", deadline_s=_DEADLINE_S, every_s=1.0)
     waiting = count_of(log) + chosen.waiting
     began = time.monotonic()
     [like] = await bench.submit(deployment, 1)
@@ -188,7 +193,8 @@ async def measure(
         await until(lambda: len(bench.begun()) == 2, "both devices to be held", every_s=0.2)
         await asyncio.sleep(2.0)  # until they are shown
         took, meanwhile, late = await submission(bench, worker, holds, chosen.submit, chosen.pairs, chosen.after_s)
-        idle = await idleness(bench, worker, holds[_POOL], chosen)
+        earlier = chosen.trainings + 2 + chosen.submit // chosen.pairs * chosen.pairs
+        idle = await idleness(bench, worker, holds[_POOL], earlier, chosen)
         worker.kill()
         (box.folder / "go").touch()
     ratio = statistics.median(pair[_POOL] / pair["alone"] for pair in took)
