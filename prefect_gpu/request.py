@@ -20,7 +20,7 @@ Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforc
 KindChoice = Literal["listed", "ends-first"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
-_LEAST_MEMORY = 1_000_000  # bytes: whoever asks for 10 means 10 GiB, and would share a device with many others
+_LEAST_MEMORY = 1_000_000  # bytes. Who asks for 10 means 10 GiB: with 10 bytes, any number would share a device
 _MOST_SAMPLES = 1_000_000_000
 _LAST = datetime(9000, 1, 1, tzinfo=timezone.utc).timestamp()  # the last moment of a deadline, counted from 1970
 _REMEDIES = {

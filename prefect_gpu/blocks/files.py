@@ -39,10 +39,11 @@ class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> Any:
         """A mapping as it is written, where no key comes twice."""
         node, seen = super().compose_mapping_node(anchor), set()
-        for key, _ in node.value if node is not None else ():
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise _TwiceError(f"{shown(key.value)} is given twice, at line {key.start_mark.line + 1} again")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        names = (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)) if node is not None else ()
+        for name in names:
+            if name.value in seen:
+                raise _TwiceError(f"{shown(name.value)} is given twice, at line {name.start_mark.line + 1} again")
+            seen.add(name.value)
         return node
 
     def whole_number(self, node: yaml.ScalarNode) -> Any:

@@ -100,12 +100,16 @@ def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float, cur
         there = {device["id"] for device in told["devices"] if device["node"] == node["id"]}
         for id_ in dict.fromkeys(id_ for *_, held in mine for id_ in held if id_ not in there):  # adopted, say
             name = Text.assemble((short_id(id_), "bold"), "\n", ("is not there any more", "yellow"))
-            for position, (run, rank) in enumerate((run, rank) for run, rank, _, held in mine if id_ in held):
-                table.add_row(name if position == 0 else "", *_cells(run, rank, now, curve), "")
+            _add_runs(table, name, [(run, rank) for run, rank, _, held in mine if id_ in held], now, curve)
         without = [(run, rank) for run, rank, _, held in mine if not held]
-        for position, (run, rank) in enumerate(without):
-            table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, rank, now, curve), "")
+        _add_runs(table, Text("no device", "bold"), without, now, curve)
     return table
+
+
+def _add_runs(table: Table, name: Text, here: list[tuple[dict[str, Any], int]], now: float, curve: int) -> None:
+    """The rows of runs that are on no device that is there: the first one has the name of where they are."""
+    for position, (run, rank) in enumerate(here):
+        table.add_row(name if position == 0 else "", *_cells(run, rank, now, curve), "")
 
 
 def _add_device(

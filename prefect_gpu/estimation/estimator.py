@@ -36,6 +36,7 @@ from prefect_gpu.estimation.runs import (
 )
 from prefect_gpu.estimation.scales import from_scale, is_logarithmic, to_scale
 from prefect_gpu.estimation.throughput.scaling_curve import throughput_of
+from prefect_gpu.units import plural
 
 _SELF_RELIANT = 60  # runs from which on a program needs nothing that was learned from others
 _WIDEST = math.log(100.0)  # of logarithms: far from all that was seen, no model knows how much it does not know
@@ -132,7 +133,7 @@ class Estimator:
                 f"the program seems to have changed: since {_moment(model.change.at)} its "
                 f"{plain_name(model.change.target)} is {model.change.factor:.2g} times what it was before"
             )
-        basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
+        basis = f"{plural(model.completed, 'finished run')} of {known.program}"
         if shift:
             basis += f" on {shift[0]}, and what other flows gain or lose on {known.device_kind}"
         out = least is not None

@@ -7,7 +7,7 @@ from datetime import datetime
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.spans import TOLD, Bar, Lane, Timeline, phase_seconds
 from prefect_gpu.storage.row import HistoryRow
-from prefect_gpu.units import format_seconds
+from prefect_gpu.units import format_seconds, plural
 
 WAITING_COLOUR = "#CC79A7"
 OUTAGE_COLOUR = "#B8B8B8"
@@ -32,7 +32,7 @@ def summary(timeline: Timeline) -> str:
     if len(timeline.nodes) > 1:
         kind += f" of {len(timeline.nodes)} nodes"
     count = timeline.run_count
-    words = f"{count} run{'s' if count != 1 else ''} on {len(lanes)} {kind} in "
+    words = f"{plural(count, 'run')} on {len(lanes)} {kind} in "
     words += f"{format_seconds(timeline.end - timeline.start)}, from {began}"
     if virtual:
         words += ". Virtual devices are not GPUs: their runs train on the CPU"

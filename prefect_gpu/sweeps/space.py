@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ from optuna.distributions import (
 from optuna.study import Study
 from optuna.trial import Trial
 
-# Optuna warns of lists and tuples among choices wherever it reads them. They come back as they were, see `_as_asked`,
-# and what a database cannot keep is refused.
-warnings.filterwarnings("ignore", "Choices for a categorical distribution should be a tuple", UserWarning)
+from prefect_gpu.training.trial import without_warnings_of_choices
+
+without_warnings_of_choices()
 
 Space = Mapping[str, Any] | Callable[[Trial], Mapping[str, Any]]
 

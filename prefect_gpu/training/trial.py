@@ -87,6 +87,14 @@ class TrialOf:
         return cls(**told, rungs=Rungs(**rungs) if rungs else None)
 
 
+def without_warnings_of_choices() -> None:
+    """Let Optuna not warn of lists and tuples among choices, as it does wherever it reads them.
+
+    They come back as they were, and what a database cannot keep is refused (:mod:`prefect_gpu.sweeps.space`).
+    """
+    warnings.filterwarnings("ignore", "Choices for a categorical distribution should be a tuple", UserWarning)
+
+
 class TrialLink:
     """Follows one training for its study.
 
@@ -251,7 +259,7 @@ class TrialLink:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        warnings.filterwarnings("ignore", "Choices for a categorical distribution should be a tuple", UserWarning)
+        without_warnings_of_choices()
         pruner = pickle.loads(b64decode(self._about.pruner))
         study = optuna.load_study(study_name=self._about.study, storage=self._about.storage, pruner=pruner)
         return optuna.trial.Trial(study, self._about.trial)

@@ -9,6 +9,7 @@ from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.units import plural
 
 
 def claim_node(
@@ -59,7 +60,7 @@ def say_devices(
         logger.error("This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`.")
         return
     names = ", ".join(device.id if device.kind == "virtual" else f"{device.id} ({device.kind})" for device in devices)
-    some = f"{len(devices)} {'virtual ' * devices[0].virtual}device{'s' * (len(devices) > 1)}"
+    some = plural(len(devices), "virtual device" if devices[0].virtual else "device")
     if devices[0].virtual:
         some += f", which {'are not GPUs' if len(devices) > 1 else 'is not a GPU'}"
     printer(f"Serving pool {pool!r} with {some}{where}: {names}")

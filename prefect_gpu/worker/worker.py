@@ -25,6 +25,7 @@ from prefect_gpu.extras import MissingExtra, must_have
 from prefect_gpu.links import DOCUMENTATION, LOGO_OF_PROCESSES
 from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.units import plural
 from prefect_gpu.worker.adhoc import submit_adhoc_run
 from prefect_gpu.worker.answers import believe_only_prefect
 from prefect_gpu.worker.asking import NO_ANSWERS
@@ -127,7 +128,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         count = session.begin_drain(on_drained=serving.cancel)
         if count:
             printer(
-                f"Draining: {count} run{'s' if count > 1 else ''} to finish, and no new run starts. After a second "
+                f"Draining: {plural(count, 'run')} to finish, and no new run starts. After a second "
                 "signal the worker leaves at once: the trainings go on, and the next worker takes them over."
             )
 

@@ -167,7 +167,7 @@ def _counted(devices: tuple[DeviceInfo, ...]) -> str:
 def _virtual(devices: tuple[DeviceInfo, ...]) -> str:
     if len({(device.kind, device.memory_bytes) for device in devices}) > 1 or devices[0].kind != "virtual":
         return f"virtual devices, {_counted(devices)}"
-    return f"{len(devices)} virtual device{'s' * (len(devices) > 1)} of {format_bytes(devices[0].memory_bytes)}"
+    return f"{plural(len(devices), 'virtual device')} of {format_bytes(devices[0].memory_bytes)}"
 
 
 def _host_findings(cpus: tuple[int, ...], memory_bytes: int, devices: tuple[DeviceInfo, ...]) -> list[Finding]:

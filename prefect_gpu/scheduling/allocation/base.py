@@ -11,6 +11,7 @@ from prefect_gpu.scheduling.state.endings import needs_s
 from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Line
+from prefect_gpu.units import plural
 
 
 class Action(abc.ABC):
@@ -103,11 +104,11 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
         return "never", lambda: explain_impossible(request, state)
     if not request.total_gpus:
         cores = request.cpus or 1
-        return "cores", lambda: f"it needs {cores} core{'s' if cores != 1 else ''}, and no node has so many free"
+        return "cores", lambda: f"it needs {plural(cores, 'core')}, and no node has so many free"
     expected = line.room_bytes > (request.gpu_memory_bytes or 0)
     least = line.room_bytes if expected else request.gpu_memory_bytes
     memory = f" with {gibibytes(least)}{', judging by earlier runs,' if expected else ''}" if least else ""
-    wanted = f"{request.total_gpus} device{'s' if request.total_gpus != 1 else ''}{memory}"
+    wanted = f"{plural(request.total_gpus, 'device')}{memory}"
     where = "" if request.spans or request.workers > 1 else " on one node"
     usable = capability.usable(request, line.room_bytes)
     if request.shareable:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.units import plural
 
 FLOOR = 0.35
 """No ratio is believed to be lower."""
@@ -288,6 +289,6 @@ def choose_start(candidates: Iterable[Candidate], free: Mapping[int, int], gains
 def in_words(start: Start, running: Iterable[Running], table: SensitivityTable) -> str:
     """What a start means for the job itself."""
     others = [one.key for one in running if one.nodes & start.nodes]
-    company = f"beside {len(others)} other run{'s' if len(others) > 1 else ''}" if others else "alone"
+    company = f"beside {plural(len(others), 'other run')}" if others else "alone"
     where = f"its {len(start.nodes)} nodes" if len(start.nodes) > 1 else "its node"
     return f"it is expected to keep {table.among(start.key, others):.0%} of its speed {company} on {where}"

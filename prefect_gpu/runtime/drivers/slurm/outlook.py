@@ -64,7 +64,7 @@ def _fits_none(run: Wanted, plan: Plan) -> Coming:
     cores = f" and {plural(request.cpus, 'core')}" if request.cpus else ""
     memory = f" with {request.gpu_memory_bytes / 2**30:.1f} GiB each" if request.gpu_memory_bytes else ""
     each = f" for each of {instances} instances" if instances > 1 else ""
-    asked = f"it asks for {request.gpus} device{'s' * (request.gpus != 1)}{kinds}{memory}{cores}{each}"
+    asked = f"it asks for {plural(request.gpus, 'device')}{kinds}{memory}{cores}{each}"
     there = "; ".join(map(_words, plan.shapes))
     return Coming(f"{asked}, and no shape of the block gpu-slurm holds that ({there})", possible=False)
 
@@ -77,5 +77,5 @@ def _of_part(part: Part) -> str:
     nodes = f"{part.nodes} nodes, each with " if part.nodes > 1 else ""
     of = f" of {part.device_memory_bytes / 2**30:.1f} GiB" if part.device_memory_bytes and part.devices else ""
     kind = f" ({part.gpu_kind})" if part.gpu_kind else ""
-    devices = f"{part.devices} device{'s' * (part.devices != 1)}{kind}{of}"
-    return f"{nodes}{devices} and {part.cpus} core{'s' * (part.cpus != 1)}"
+    devices = f"{plural(part.devices, 'device')}{kind}{of}"
+    return f"{nodes}{devices} and {plural(part.cpus, 'core')}"
