@@ -29,9 +29,9 @@ from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.runtime.overview import details, overview
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold

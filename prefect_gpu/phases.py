@@ -2,8 +2,8 @@
 
 The page, the pictures, the command's tables, the demo and the sentences on what happened to a run all ask here, when
 they show it. Prefect's UI shows other words for the same phases, the names of states
-(:mod:`prefect_gpu.worker.display`): they stay when a word changes here, since automations know them by name. Samples of
-output in ``docs/`` are changed by hand.
+(:mod:`prefect_gpu.worker.telling.display`): they stay when a word changes here, since automations know them by name.
+Samples of output in ``docs/`` are changed by hand.
 """
 
 from __future__ import annotations

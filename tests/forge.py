@@ -178,7 +178,8 @@ def become(job: dict[str, Any]) -> None:
 def show_at_once(env: Mapping[str, str]) -> None:
     """Be such a worker if these variables say so."""
     if SHOWS_AT_ONCE.items() <= env.items():
-        from prefect_gpu.worker import display, expectations, lane
+        from prefect_gpu.worker.server import lane
+        from prefect_gpu.worker.telling import display, expectations
 
         assert lane.QUIET_AFTER_SEVERAL_S >= lane.QUIET_S > 0.0 and lane.SHARE > 0.0
         lane.QUIET_AFTER_SEVERAL_S = lane.QUIET_S = 0.0
@@ -190,7 +191,7 @@ def show_at_once(env: Mapping[str, str]) -> None:
 
 def shorten_lease() -> None:
     """Lead for six seconds without a renewal."""
-    from prefect_gpu.worker.lease import Lease
+    from prefect_gpu.worker.leadership.lease import Lease
 
     (Lease.__init__.__kwdefaults__ or {}).update(lease_s=6.0, renew_s=1.0)
 

@@ -12,7 +12,7 @@ def examples(part: float) -> int:
 
     A number of its own would stay what it is in the long runs too.
     """
-    return max(5, round(settings.default.max_examples * part))
+    return max(5, round(settings().max_examples * part))
 
 
 def process_number() -> int:

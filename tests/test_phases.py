@@ -25,8 +25,8 @@ from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.scheduling.model.instructions import OpenGate
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.training import protocol
-from prefect_gpu.worker import estimate_words
-from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.endings.finalisation import Finalisation
+from prefect_gpu.worker.telling import estimate_words
 from tests.page.scene import Scene, a_run
 from tests.reporting.rows import finished
 from tests.scheduling.prescheduling.test_successor import prepared

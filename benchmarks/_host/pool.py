@@ -21,8 +21,8 @@ from benchmarks._host.waiting import until
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities

@@ -27,7 +27,7 @@ from benchmarks._host.pool import ROOT, Pool, Run, module, virtual_node
 from benchmarks.estimation.programs.spaces import SPACES, submission
 from benchmarks.estimation.table import COLUMNS, PROGRESS
 from prefect_gpu.runtime.drivers.base import LaunchSpec
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 

@@ -22,7 +22,7 @@ from benchmarks._elastic_training import VARIABLE, Network, Order
 from benchmarks._host.pool import Pool, Run, module, virtual_node
 from benchmarks.fairness.simulated import Meter
 from benchmarks.fairness.workload import WEIGHTS, promised
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.jobs import Estimate, Request

@@ -18,8 +18,8 @@ from benchmarks._host.served import settings
 from benchmarks.faults.soak import Soak
 from prefect_gpu.lab.checkout import IMAGE
 from prefect_gpu.lab.docker_nodes import Lab
-from prefect_gpu.runtime.cordons import Cordons
-from prefect_gpu.worker.states import GAVE_WAY
+from prefect_gpu.runtime.devices.cordons import Cordons
+from prefect_gpu.worker.server.states import GAVE_WAY
 from tests.radosgw import S3Server
 
 _TRAINING = "Training"  # as Prefect shows it

@@ -20,7 +20,7 @@ from benchmarks._host.served import deploy, read_runs, served, settings
 from benchmarks.promises.training import STEP_S
 from prefect_gpu.lab.sandbox import Process, Sandbox
 from prefect_gpu.storage.history import History
-from prefect_gpu.worker.promising import PROMISED, REFUSED
+from prefect_gpu.worker.deadlines.promising import PROMISED, REFUSED
 
 _POOL = "gpus"
 _FLOW = Path(__file__).with_name("training.py")

@@ -20,7 +20,7 @@ from benchmarks._host.served import deploy, read_runs, recorded, settings
 from benchmarks.stoppable.trainings import DEVICES, STEP_S, Training, undisturbed
 from prefect_gpu.estimation.runs import TRAINING_S
 from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
-from prefect_gpu.worker.states import GAVE_WAY
+from prefect_gpu.worker.server.states import GAVE_WAY
 
 BEFORE = "2ce5e70"
 """The last commit before runs that may be stopped were chosen as a whole: the release before issue 18."""

@@ -69,7 +69,7 @@ def check_versions() -> list[Finding]:
     """Python, Prefect, and two libraries whose newer versions Prefect 3.8's server does not work with."""
     from packaging.version import Version
 
-    from prefect_gpu.worker.compatible import TESTED, is_tested
+    from prefect_gpu.worker.server.compatible import TESTED, is_tested
 
     prefect, fastapi = metadata.version("prefect"), metadata.version("fastapi")
     findings = [Finding("ok", "versions", f"Python {platform.python_version()}, Prefect {prefect}")]

@@ -11,7 +11,7 @@ from prefect_gpu.cli import common
 from prefect_gpu.units import parse_seconds
 
 if TYPE_CHECKING:
-    from prefect_gpu.runtime.cordons import Cordons
+    from prefect_gpu.runtime.devices.cordons import Cordons
 
 _Devices = Annotated[
     list[str], typer.Argument(help="Devices as `prefect-gpu status` names them, or the beginning of a name.")
@@ -37,7 +37,7 @@ def cordon(
     It holds for all workers that use this state folder, until `prefect-gpu uncordon`.
     """
     cordons, known, nodes = _cordons()
-    from prefect_gpu.runtime.files import UnreadableError
+    from prefect_gpu.runtime.disk.files import UnreadableError
 
     try:
         chosen = [one for device in devices for one in nodes.get(device) or [_one_of(device, known)]]
@@ -54,7 +54,7 @@ def cordon(
 def uncordon(devices: _Devices) -> None:
     """Put these devices back into service."""
     cordons, _, nodes = _cordons()
-    from prefect_gpu.runtime.files import UnreadableError
+    from prefect_gpu.runtime.disk.files import UnreadableError
 
     try:
         cordoned = set(cordons.read())
@@ -76,7 +76,7 @@ def uncordon(devices: _Devices) -> None:
 def _cordons() -> tuple[Cordons, list[str], dict[str, list[str]]]:
     """The state folder's; the devices that workers serve now or that this machine has; and those of each node."""
     from prefect_gpu.cli.status import ask
-    from prefect_gpu.runtime.cordons import Cordons
+    from prefect_gpu.runtime.devices.cordons import Cordons
     from prefect_gpu.runtime.telemetry import take_inventory
 
     settings = common.load_settings()

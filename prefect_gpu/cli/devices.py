@@ -13,7 +13,7 @@ from prefect_gpu.cli import common
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from prefect_gpu.runtime.cordons import Cordoned
+    from prefect_gpu.runtime.devices.cordons import Cordoned
     from prefect_gpu.runtime.telemetry import DeviceInfo, DeviceSample
 
 _WIDE = 110  # columns of a terminal in which whole UUIDs find room
@@ -81,8 +81,8 @@ def devices(
 
 
 def _out_of_service(state_dir: Path) -> dict[str, Cordoned]:
-    from prefect_gpu.runtime.cordons import Cordons
-    from prefect_gpu.runtime.files import UnreadableError
+    from prefect_gpu.runtime.devices.cordons import Cordons
+    from prefect_gpu.runtime.disk.files import UnreadableError
 
     try:
         return Cordons(state_dir).read()

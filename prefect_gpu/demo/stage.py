@@ -18,7 +18,7 @@ from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, undisturbed,
 from prefect_gpu.storage.row import HistoryRow
 
 if TYPE_CHECKING:
-    from prefect_gpu.runtime.records import RunRecord
+    from prefect_gpu.runtime.launch.records import RunRecord
     from prefect_gpu.storage.history import History
 
 POOL = "gpus"
@@ -81,7 +81,7 @@ class Stage:
             ["--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS)], "deployments",
             imports=(*_TO_DEPLOY, *_PRELOAD.split(",")), env={"PWD": str(REPOSITORY)}, cwd=REPOSITORY,
         )  # fmt: skip
-        import prefect_gpu.runtime.records
+        import prefect_gpu.runtime.launch.records
         import prefect_gpu.storage.history  # noqa: F401
 
     def start_worker(self) -> None:
@@ -178,7 +178,7 @@ class Stage:
 
     def records(self) -> dict[str, RunRecord]:
         """The worker's own records of the runs that it has launched and not finalised yet, by the run's id."""
-        from prefect_gpu.runtime.records import RecordStore
+        from prefect_gpu.runtime.launch.records import RecordStore
 
         found: dict[str, RunRecord] = {}
         with contextlib.suppress(OSError):  # a record that is removed while it is read

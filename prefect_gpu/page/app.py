@@ -52,7 +52,7 @@ class Source(Protocol):
         """One launch; see :func:`prefect_gpu.runtime.overview.details`."""
 
     def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """See :func:`prefect_gpu.worker.asked_before.could_be_promised`.
+        """See :func:`prefect_gpu.worker.deadlines.asked_before.could_be_promised`.
 
         Raises:
             ValueError: A value is not allowed.

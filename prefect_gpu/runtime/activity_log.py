@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from prefect_gpu.runtime.gang import parts_of
-from prefect_gpu.runtime.launch import WAITING, Adjustment, Follower, Launch
+from prefect_gpu.runtime.launch.gang import parts_of
+from prefect_gpu.runtime.launch.launch import WAITING, Adjustment, Follower, Launch
 from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
 

@@ -12,34 +12,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime.actions.adjusting import Adjuster
+from prefect_gpu.runtime.actions.eviction import Eviction
+from prefect_gpu.runtime.actions.instances import Instances
+from prefect_gpu.runtime.actions.launches import Launches
 from prefect_gpu.runtime.activity_log import ActivityLog
-from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
-from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.clock import CLOCK, Clock
-from prefect_gpu.runtime.consumption import Consumption
-from prefect_gpu.runtime.cordon_watch import CordonWatch
-from prefect_gpu.runtime.cordons import Cordons
+from prefect_gpu.runtime.devices.cordon_watch import CordonWatch
+from prefect_gpu.runtime.devices.cordons import Cordons
+from prefect_gpu.runtime.devices.fleet import Fleet
+from prefect_gpu.runtime.devices.health_watch import HealthWatch
+from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.disk.event_log import EventLog
 from prefect_gpu.runtime.drivers.base import Coming, Demand, Driver, Wanted
-from prefect_gpu.runtime.event_log import EventLog
-from prefect_gpu.runtime.eviction import Eviction
-from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.health_watch import HealthWatch
 from prefect_gpu.runtime.host import Host
-from prefect_gpu.runtime.idle import IdleTime
-from prefect_gpu.runtime.instances import Instances
-from prefect_gpu.runtime.launch import Follower, Launch, Suspend
-from prefect_gpu.runtime.launches import Launches
+from prefect_gpu.runtime.launch.launch import Follower, Launch, Suspend
+from prefect_gpu.runtime.launch.records import RecordStore
+from prefect_gpu.runtime.launch.reports import Measurements, Phases
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.runtime.pressure_watch import PressureWatch
-from prefect_gpu.runtime.prices import Prices
-from prefect_gpu.runtime.records import RecordStore
+from prefect_gpu.runtime.metering.consumption import Consumption
+from prefect_gpu.runtime.metering.idle import IdleTime
+from prefect_gpu.runtime.metering.pressure_watch import PressureWatch
+from prefect_gpu.runtime.metering.prices import Prices
+from prefect_gpu.runtime.metering.slowdown import SlowdownMeter
+from prefect_gpu.runtime.metering.waste_watch import WasteFinder
 from prefect_gpu.runtime.report_schema import checked, checked_time
-from prefect_gpu.runtime.reports import Measurements, Phases
-from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.runtime.tasks import Failing, Tasks
 from prefect_gpu.runtime.telemetry.energy import CpuEnergy
-from prefect_gpu.runtime.waste_watch import WasteFinder
 from prefect_gpu.scheduling import Scheduler, SchedulingError
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do

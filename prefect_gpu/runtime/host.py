@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.scheduling.model.instructions import AtRisk, Hold, Promise, Refuse
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 

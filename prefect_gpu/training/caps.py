@@ -5,7 +5,8 @@ isolation: it holds for what goes through the framework's allocator, in this pro
 
 - PyTorch: its caching allocator refuses more, on each GPU.
 - TensorFlow: a limit on each GPU, as long as the GPUs have not been used yet.
-- JAX: its allocator reads its limit from the environment at its start (:mod:`prefect_gpu.runtime.run_environment`).
+- JAX: its allocator reads its limit from the environment at its start
+  (:mod:`prefect_gpu.runtime.launch.run_environment`).
 - CUDA MPS, where its daemon runs, and not in containers: the driver refuses more, whatever asks; also from the
   environment.
 - xgboost and LightGBM on a GPU know no limit.

@@ -23,36 +23,36 @@ from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.launched import is_of_a_run
-from prefect_gpu.runtime.launch import Follower, Launch, died_of_its_limit
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.launch import Follower, Launch, died_of_its_limit
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.asking import Asking
-from prefect_gpu.worker.control import EngineControl
-from prefect_gpu.worker.display import RunDisplay
-from prefect_gpu.worker.estimate_words import launch_line
-from prefect_gpu.worker.finalisation import Finalisation, is_tried_again
-from prefect_gpu.worker.holds import Holds, other_is_online
-from prefect_gpu.worker.intake import Intake
-from prefect_gpu.worker.lane import Lane
-from prefect_gpu.worker.launch_events import LaunchEvents
-from prefect_gpu.worker.launching import Launcher
-from prefect_gpu.worker.leader_election import Leadership
-from prefect_gpu.worker.metrics import PoolMetrics
-from prefect_gpu.worker.pool import PoolView
-from prefect_gpu.worker.promising import Answer, Promising
-from prefect_gpu.worker.queue_sync import QueueSync
-from prefect_gpu.worker.quota import QuotaReader
-from prefect_gpu.worker.recording import Recorder
-from prefect_gpu.worker.run_credentials import RunCredentials
-from prefect_gpu.worker.run_spans import RunSpans
-from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
-from prefect_gpu.worker.time_held import keep_what_it_took
+from prefect_gpu.worker.deadlines.promising import Answer, Promising
+from prefect_gpu.worker.endings.finalisation import Finalisation, is_tried_again
+from prefect_gpu.worker.endings.recording import Recorder
+from prefect_gpu.worker.endings.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
+from prefect_gpu.worker.endings.time_held import keep_what_it_took
+from prefect_gpu.worker.launching.launcher import Launcher
+from prefect_gpu.worker.launching.run_credentials import RunCredentials
+from prefect_gpu.worker.leadership.leader_election import Leadership
+from prefect_gpu.worker.queue.holds import Holds, other_is_online
+from prefect_gpu.worker.queue.intake import Intake
+from prefect_gpu.worker.queue.queue_sync import QueueSync
+from prefect_gpu.worker.server.asking import Asking
+from prefect_gpu.worker.server.control import EngineControl
+from prefect_gpu.worker.server.lane import Lane
+from prefect_gpu.worker.server.pool import PoolView
+from prefect_gpu.worker.server.stream import PoolStream
+from prefect_gpu.worker.shares.quota import QuotaReader
+from prefect_gpu.worker.telling.display import RunDisplay
+from prefect_gpu.worker.telling.estimate_words import launch_line
+from prefect_gpu.worker.telling.launch_events import LaunchEvents
+from prefect_gpu.worker.telling.metrics import PoolMetrics
+from prefect_gpu.worker.telling.run_spans import RunSpans
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.

@@ -30,8 +30,8 @@ from prefect_gpu.storage.finished import (
 )
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
-from prefect_gpu.worker.artifacts import PoolArtifact
-from prefect_gpu.worker.lane import Lane
+from prefect_gpu.worker.server.lane import Lane
+from prefect_gpu.worker.telling.artifacts import PoolArtifact
 
 if TYPE_CHECKING:
     from prefect_gpu.estimation.estimator import Estimator

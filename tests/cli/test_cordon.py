@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.cli.cordon import _moment
-from prefect_gpu.runtime.cordons import FILE, Cordons
+from prefect_gpu.runtime.devices.cordons import FILE, Cordons
 from tests.cli.conftest import InProcess
 
 DEVICES = {"PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": "12"}

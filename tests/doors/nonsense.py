@@ -15,7 +15,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 _LONG = 100  # examples of the profile of the long runs
 
 _MANY = settings(
-    max_examples=200 if settings.default.max_examples >= _LONG else examples(0.6),
+    max_examples=200 if settings().max_examples >= _LONG else examples(0.6),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.runtime.records import RecordStore, RunRecord
+from prefect_gpu.runtime.launch.records import RecordStore, RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.codec import plain
 from prefect_gpu.scheduling.model.jobs import Request

@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.gang import instance_environment, instance_folder, instance_id, launch_together
+from prefect_gpu.runtime.launch.gang import instance_environment, instance_folder, instance_id, launch_together
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS
 

@@ -14,7 +14,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from prefect_gpu.lab.sandbox import Process
-from prefect_gpu.worker.asking import Asking
+from prefect_gpu.worker.server.asking import Asking
 from tests.live.pool import COLD, LivePool, eventually
 from tests.live.proxy import Proxy
 

@@ -13,9 +13,9 @@ import pytest_asyncio
 from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.lab.sandbox import Sandbox
-from prefect_gpu.worker.lease import Lease, PrefectTerms
+from prefect_gpu.worker.leadership.lease import Lease, PrefectTerms
 from tests.postgres import PostgresServer, for_prefect
-from tests.worker.test_lease import LEASE_S, Clock
+from tests.worker.leadership.test_lease import LEASE_S, Clock
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,11 @@ from typing import Any
 
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.cordons import Cordons
+from prefect_gpu.runtime.devices.cordons import Cordons
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RecordStore, RunRecord
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RecordStore, RunRecord
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue, Quotas

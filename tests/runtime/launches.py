@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.drivers.base import RunHandle
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 

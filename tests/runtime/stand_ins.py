@@ -9,8 +9,8 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import AtRisk, Hold, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Request

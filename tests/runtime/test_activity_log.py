@@ -12,7 +12,7 @@ from typing import Any
 
 from prefect_gpu.runtime.activity_log import MOST_SPANS, NOT_STARTED, ActivityLog
 from prefect_gpu.runtime.drivers.base import LaunchError
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Placement

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol

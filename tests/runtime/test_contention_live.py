@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node

@@ -16,12 +16,12 @@ import pytest
 from websockets.asyncio.client import connect
 
 from prefect_gpu.estimation.runs import Known
-from prefect_gpu.runtime import launches
+from prefect_gpu.runtime.actions import launches
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.launch.launch import Follower, Launch
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.model import events as ev

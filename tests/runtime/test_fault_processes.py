@@ -18,8 +18,8 @@ import pytest
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.records import RunRecord
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node

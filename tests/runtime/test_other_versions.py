@@ -20,21 +20,22 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from prefect_gpu.runtime import files, records
 from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.drivers.docker.handle import Made, read_made, read_report
 from prefect_gpu.runtime.drivers.launched import Ended, Started
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.records import FIRST, RECORD, RecordStore
+from prefect_gpu.runtime.launch import records
+from prefect_gpu.runtime.launch.records import FIRST, RECORD, RecordStore
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training.client import ChannelClient
 from tests.doors.nonsense import door
+from tests.runtime.launch.test_records import a_record
 from tests.runtime.stand_ins import until
 from tests.runtime.test_controller import running
-from tests.runtime.test_records import a_record
 
 VERSION_1 = Path(__file__).with_name("version1")
 LOGGER = logging.getLogger("test.versions")

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from prefect_gpu.runtime.adjusting import Adjuster
+from prefect_gpu.runtime.actions.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.runtime.drivers.base import RunHandle
-from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import SetShare
 from tests.runtime.launches import launched

@@ -19,9 +19,9 @@ from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus
 from prefect.client.schemas.responses import StateAcceptDetails as Accepted
 from prefect.states import Pending
 
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.worker.asking import Asking
+from prefect_gpu.worker.server.asking import Asking
 from tests.runtime.launches import launched
 
 LOGGER = logging.getLogger("tests.worker")

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.host import PrefectHost, _Prepared
-from prefect_gpu.worker.lane import Lane
+from prefect_gpu.worker.server.lane import Lane
+from prefect_gpu.worker.telling.display import RunDisplay
 from tests.runtime.launches import launched
 from tests.worker.prefect_stand_in import asking
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
@@ -18,8 +18,8 @@ from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.state.asked import AskedType
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Part
-from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.learning import PoolLearning
+from prefect_gpu.worker.server.lane import Lane
 from tests.worker.prefect_stand_in import LOGGER
 
 PARTS = tuple(Part(node=node, devices=(f"{node}0",), role="worker") for node in "mn")

@@ -1,0 +1,1 @@
+"""How instances of runs are started and followed: processes, containers, allocations of Slurm."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.training.protocol import ENV_RUN_ID

@@ -17,7 +17,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.fork_compatibility import unlike_warm

@@ -25,8 +25,8 @@ from prefect_gpu.estimation.runs import (
 )
 from prefect_gpu.estimation.submission import declared_of, known_of
 from prefect_gpu.estimation.throughput.speeds import FIXED_APART, apart_of, assumed, both, corrected, speeds_of
-from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.devices.fleet import Fleet
+from prefect_gpu.runtime.launch.launch import Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Estimate

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from prefect_gpu.runtime.drivers.fork_compatibility import ForkCompatibility
-from prefect_gpu.runtime.run_environment import channel_environment, run_environment
+from prefect_gpu.runtime.launch.run_environment import channel_environment, run_environment
 from prefect_gpu.scheduling.model.cluster import Device
 
 

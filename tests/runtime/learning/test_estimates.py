@@ -20,7 +20,7 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.runtime.learning.estimates import NOTHING_TOLD, Estimates, as_row, to_plan
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement

@@ -95,9 +95,9 @@ def test_a_gpu_that_is_lost_takes_along_no_news_of_others(nvml: NvmlStub) -> Non
 
 BESIDE = """
 import asyncio, json, logging, os, pathlib
-from prefect_gpu.runtime import health_watch
-from prefect_gpu.runtime.cordons import Cordons
-from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.devices import health_watch
+from prefect_gpu.runtime.devices.cordons import Cordons
+from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.scheduling.model.cluster import Device, Node
 health_watch._AGAIN_S = 0.01
 state = pathlib.Path(os.environ["NVML_STUB_STATE"])

@@ -19,7 +19,7 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 from urllib3.exceptions import HTTPError
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers import intent, supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
 from prefect_gpu.runtime.drivers.docker import containers, inside

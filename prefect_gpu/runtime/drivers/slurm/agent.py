@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.devices.health_watch import watch_gpus
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers import intent, priority
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -35,7 +36,6 @@ from prefect_gpu.runtime.drivers.slurm.folders import Folders, OwnFolders, Share
 from prefect_gpu.runtime.drivers.slurm.guard import adopt_orphans, guarded
 from prefect_gpu.runtime.drivers.slurm.node_runs import NodeRuns
 from prefect_gpu.runtime.drivers.slurm.tunnel import HUB, OPENS_S, SshTunnel, from_node
-from prefect_gpu.runtime.health_watch import watch_gpus
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.training.client import ChannelClient

@@ -19,7 +19,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmAway

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.training.protocol import ENV_CHANNEL_FILE, ENV_CHECKPOINTS, ENV_CREDENTIALS_FILE, ENV_LOCKS
 

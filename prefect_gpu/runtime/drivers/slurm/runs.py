@@ -12,7 +12,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime import files
+from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.output import tail_lines

@@ -27,7 +27,7 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver, probe
 from prefect_gpu.runtime.drivers.docker import driver as driver_module
-from prefect_gpu.runtime.run_environment import run_environment
+from prefect_gpu.runtime.launch.run_environment import run_environment
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from tests.nvidia_toolkit import Toolkit
 from tests.support import process_number

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from prefect_gpu.runtime.drivers.intent import CANCELLED, RELINQUISHED, Listener
-from prefect_gpu.worker.control import CONTROL_VARIABLES
+from prefect_gpu.worker.server.control import CONTROL_VARIABLES
 
 ENGINE = """
 import time

@@ -18,7 +18,7 @@ from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
-from prefect_gpu.runtime.gang import launch_together
+from prefect_gpu.runtime.launch.gang import launch_together
 from prefect_gpu.scheduling.model.cluster import Node
 from tests.runtime.drivers.docker.test_engine import inside
 

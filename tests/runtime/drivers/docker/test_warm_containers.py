@@ -18,7 +18,7 @@ from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.conformance import Echo, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, SwarmDriver, containers
-from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, PREFECT_MODULES
+from prefect_gpu.worker.nodes.warm import AFTER_FORK, BEFOREHAND, PREFECT_MODULES
 from tests.runtime.drivers.docker import test_engine
 
 LOGGER = logging.getLogger("test.driver")

@@ -17,7 +17,7 @@ from prefect_gpu.runtime.drivers.base import LaunchError, RunHandle
 from prefect_gpu.runtime.drivers.slurm.handle import lost
 from prefect_gpu.runtime.drivers.slurm.place import take
 from prefect_gpu.runtime.drivers.slurm.runs import Runs
-from prefect_gpu.runtime.gang import adopt_together
+from prefect_gpu.runtime.launch.gang import adopt_together
 from tests.runtime.stand_ins import until
 
 LOGGER = logging.getLogger("tests.slurm.adopting")

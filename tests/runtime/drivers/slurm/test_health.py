@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 
-from prefect_gpu.runtime.cordons import Cordons
+from prefect_gpu.runtime.devices.cordons import Cordons
+from prefect_gpu.runtime.devices.fleet import Fleet
+from prefect_gpu.runtime.devices.health_watch import HealthWatch
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
 from prefect_gpu.runtime.drivers.slurm.nodes import node_of
-from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.health_watch import HealthWatch
 from prefect_gpu.scheduling.model.cluster import Node
 from tests.nvml_stub import NvmlStub, build
 from tests.runtime.stand_ins import until

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.lab.slurm_nodes import SlurmLab, started
-from prefect_gpu.runtime.diagnosis import diagnose, ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import Demand
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
+from prefect_gpu.runtime.launch.diagnosis import diagnose, ran_out_of_memory
 from tests.runtime.drivers.slurm.conftest import make, watched
 from tests.runtime.drivers.slurm.test_accounting import SMALL, TAKES, WAITS, run_in_one
 from tests.support import process_number

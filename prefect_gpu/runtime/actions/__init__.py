@@ -1,0 +1,1 @@
+"""What the controller does with runs: it launches, adjusts, evicts and ends them."""

@@ -1,0 +1,1 @@
+"""The nodes and devices of a pool: which there are, who manages them, and which are out of service."""

@@ -1,0 +1,1 @@
+"""What runs take, and what they leave unused: time, money, energy, idle devices, slowdown, pressure."""

@@ -1,0 +1,1 @@
+"""Which of several workers on the same nodes serves the pool."""

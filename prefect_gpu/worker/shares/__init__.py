@@ -1,0 +1,1 @@
+"""Whose a run is, what its owner is promised, and what each owner has had."""

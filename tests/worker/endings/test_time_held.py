@@ -1,0 +1,61 @@
+"""Prefect keeps for how long a run has held its devices, and what it took of them, while it waits."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from prefect.states import Scheduled
+
+from prefect_gpu.runtime.clock import CLOCK
+from prefect_gpu.runtime.launch.launch import CONSUMED
+from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.worker.endings.time_held import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
+from tests.runtime.launches import launched
+from tests.worker.prefect_stand_in import OneRun, asking
+
+
+@pytest.mark.parametrize("limit_s", [None, 100.0])
+async def test_what_a_run_has_held_so_far_is_kept_with_it_and_forgotten_at_its_end(limit_s: float | None) -> None:
+    prefect = OneRun(Scheduled())
+    run = launched(prefect.run_id, request=Request(time_limit_s=limit_s), times={"granted": CLOCK() - 30.0})
+    run.record.known["held_s"] = 12.0
+    await keep_what_it_took(asking(prefect), run)
+    held_s = held_before(prefect.as_read())
+    assert held_s == 0.0 if limit_s is None else held_s >= 42.0
+    await keep_what_it_took(asking(prefect), run, ends=True)
+    assert held_before(prefect.as_read()) == 0.0
+
+
+@pytest.mark.parametrize("label", ["much", True, None, -5, float("nan"), float("inf")])
+def test_a_label_that_somebody_else_has_written_is_no_time(label: object) -> None:
+    prefect = OneRun(Scheduled())
+    prefect.run.labels = cast(Any, {HELD_S: label})
+    assert held_before(prefect.as_read()) == 0.0
+
+
+async def test_what_a_run_took_is_kept_while_it_waits_and_forgotten_at_its_end() -> None:
+    prefect, taken = OneRun(Scheduled()), {"device_s": 12.5, "energy_j": 300.0, "energy_from": "gpu", "cost": 0.01}
+    first = launched(prefect.run_id)
+    first.record.known[CONSUMED] = {**taken, "unpriced": True}
+    assert taken_before(prefect.as_read()) == {}
+    await keep_what_it_took(asking(prefect), first)
+    again = launched(prefect.run_id)
+    again.record.known |= taken_before(prefect.as_read())
+    assert again.record.known[CONSUMED] == {**taken, "unpriced": True}
+    await keep_what_it_took(asking(prefect), again, ends=True)
+    retried = taken_before(prefect.as_read())
+    assert retried == {CONSUMED: {}}, "and the worker's own memory of earlier launches is not asked"
+    labels = dict(prefect.run.labels or {})
+    never_stopped = launched(prefect.run_id)
+    never_stopped.record.known |= {**retried, CONSUMED: {"device_s": 1.0}}
+    prefect.run.labels = cast(Any, {})
+    await keep_what_it_took(asking(prefect), never_stopped, ends=True)
+    assert not prefect.run.labels and labels == {TOOK: ""}, "a run that is never stopped costs Prefect no write"
+
+
+@pytest.mark.parametrize("label", ["much", "[1]", "null", '{"device_s": -1, "cost": true, "energy_from": "wind"}', 5])
+def test_a_label_that_somebody_else_has_written_is_no_cost(label: object) -> None:
+    prefect = OneRun(Scheduled())
+    prefect.run.labels = cast(Any, {TOOK: label})
+    assert not taken_before(prefect.as_read()).get(CONSUMED)

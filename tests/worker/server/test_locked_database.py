@@ -1,0 +1,70 @@
+"""A server on SQLite whose database is locked is asked again soon, and a gateway that says 503 is given time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.client.orchestration import PrefectClient
+
+from prefect_gpu.worker.server.locked_database import AGAIN_S, LABELS_AGAIN_S, ask_again_soon
+
+LOCKED = {"exception_message": "Service Unavailable"}
+
+
+@pytest.fixture
+def waited_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long Prefect's client was to wait, each time. It does not."""
+    waited: list[float] = []
+    sleep = asyncio.sleep
+
+    async def at_once(seconds: float, *result: Any) -> None:
+        waited.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("prefect.client.base.anyio.sleep", at_once)
+    return waited
+
+
+async def asked(*answers: httpx.Response, what: str = "") -> httpx.Response:
+    """Change a run, or something of it; these are the answers to each request."""
+    left = [*answers]
+    transport = httpx.MockTransport(lambda request: left.pop(0))
+    async with PrefectClient("http://prefect/api", httpx_settings={"transport": transport}) as client:
+        client._client.enable_csrf_support = False  # else its token is what is asked for first
+        ask_again_soon(client)
+        return await client._client.patch(f"/flow_runs/{uuid4()}{what}", json={"a": 1})
+
+
+@pytest.mark.parametrize(("what", "pauses"), [("", AGAIN_S), ("/labels", LABELS_AGAIN_S)])
+async def test_a_locked_database_is_asked_again_soon(
+    waited_s: list[float], what: str, pauses: tuple[float, ...]
+) -> None:
+    answer = await asked(*(httpx.Response(503, json=LOCKED) for _ in range(3)), httpx.Response(204), what=what)
+    assert answer.status_code == 204 and len(waited_s) == 3
+    assert all(soon <= waited <= 1.5 * soon for soon, waited in zip(pauses, waited_s, strict=False))
+
+
+async def test_one_that_stays_locked_is_given_more_and_more_time(waited_s: list[float]) -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        await asked(*(httpx.Response(503, json=LOCKED) for _ in AGAIN_S))
+    assert waited_s == sorted(waited_s) and sum(waited_s) > 15.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "at_least_s"),
+    [
+        (httpx.Response(503, text="Bad gateway"), 1.0),
+        (httpx.Response(503, json=["Service Unavailable"]), 1.0),
+        (httpx.Response(429, json=LOCKED), 1.0),
+        (httpx.Response(503, json=LOCKED, headers={"Retry-After": "7"}), 7.0),
+    ],
+)
+async def test_who_else_says_that_it_is_busy_is_given_the_time_that_prefect_gives(
+    waited_s: list[float], answer: httpx.Response, at_least_s: float
+) -> None:
+    await asked(answer, httpx.Response(204))
+    assert len(waited_s) == 1 and waited_s[0] >= at_least_s

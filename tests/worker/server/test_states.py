@@ -1,0 +1,63 @@
+"""Whether a claim was clean is told by what the run's history says came before it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from prefect.client.schemas.objects import State
+from prefect.states import Pending, Running, Scheduled
+
+from prefect_gpu.worker.endings.finalisation import claim_words
+from prefect_gpu.worker.server.states import AWAITING_GPU, GAVE_WAY, claim_was_clean
+
+
+class Server:
+    """Knows one run's history."""
+
+    def __init__(self, *history: State) -> None:
+        self.history = list(history)
+        self.forced: list[State] = []
+
+    async def read_flow_run_states(self, run_id: object) -> list[State]:
+        return self.history
+
+    async def set_flow_run_state(self, run_id: object, state: State, force: bool = False) -> None:
+        self.forced.append(state)
+
+
+WAITS: State = Scheduled(name=AWAITING_GPU, message="the devices are taken")
+GIVES_WAY: State = Scheduled(name=AWAITING_GPU, message=f"{GAVE_WAY}an urgent run comes first.")
+
+
+OURS: State = Pending(message=claim_words("w1", "mine"))
+THEIRS: State = Pending(message=claim_words("w2", "theirs"))
+
+
+@pytest.mark.parametrize(
+    ("history", "clean"),
+    [
+        pytest.param((Scheduled(), Pending()), True, id="first start"),
+        pytest.param((Scheduled(), WAITS, Pending()), True, id="it had waited"),
+        pytest.param((Scheduled(), Pending(), WAITS, Pending()), False, id="shown as waiting over another's claim"),
+        pytest.param((Scheduled(), Pending(), Running(), GIVES_WAY, Pending()), True, id="moved"),
+        pytest.param((Scheduled(), Pending(), GIVES_WAY, Pending()), True, id="moved before it ran"),
+        pytest.param((Scheduled(), Pending(), Running(), GIVES_WAY, WAITS, Pending()), True, id="waited after it"),
+        pytest.param((Scheduled(), OURS, WAITS), True, id="another one shows it as waiting over our claim"),
+        pytest.param((Scheduled(), OURS, WAITS, OURS), True, id="and has put our claim back"),
+        pytest.param((Scheduled(), OURS, WAITS, THEIRS), True, id="and has claimed it after us"),
+        pytest.param((Scheduled(), THEIRS, WAITS, OURS), False, id="we have claimed it after them"),
+    ],
+)
+async def test_a_claim_is_clean_if_the_run_waited(history: tuple[State, ...], clean: bool) -> None:
+    server = Server(*history)
+    assert await claim_was_clean(cast(Any, server), uuid4(), "mine") is clean
+    assert not server.forced
+
+
+@pytest.mark.parametrize("overwritten", [Running(name="Training"), THEIRS], ids=["a run", "a claim"])
+async def test_a_claim_over_what_another_worker_has_is_taken_back(overwritten: State) -> None:
+    server = Server(Scheduled(), THEIRS, overwritten, OURS)
+    assert not await claim_was_clean(cast(Any, server), uuid4(), "mine")
+    assert [(state.name, state.message) for state in server.forced] == [(overwritten.name, overwritten.message)]
