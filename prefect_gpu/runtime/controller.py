@@ -29,6 +29,7 @@ from prefect_gpu.runtime.drivers.base import Coming, Demand, Driver, Wanted
 from prefect_gpu.runtime.host import Host
 from prefect_gpu.runtime.launch.launch import Follower, Launch, Suspend
 from prefect_gpu.runtime.launch.records import RecordStore
+from prefect_gpu.runtime.launch.report_schema import checked, checked_time
 from prefect_gpu.runtime.launch.reports import Measurements, Phases
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.metering.consumption import Consumption
@@ -37,7 +38,6 @@ from prefect_gpu.runtime.metering.pressure_watch import PressureWatch
 from prefect_gpu.runtime.metering.prices import Prices
 from prefect_gpu.runtime.metering.slowdown import SlowdownMeter
 from prefect_gpu.runtime.metering.waste_watch import WasteFinder
-from prefect_gpu.runtime.report_schema import checked, checked_time
 from prefect_gpu.runtime.tasks import Failing, Tasks
 from prefect_gpu.runtime.telemetry.energy import CpuEnergy
 from prefect_gpu.scheduling import Scheduler, SchedulingError

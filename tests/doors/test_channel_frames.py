@@ -19,8 +19,8 @@ from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.scheduling.model.codec import plain
 from prefect_gpu.training import protocol
 from tests.doors.nonsense import door, numbers, scalars, tables, texts, values
+from tests.runtime.launch.test_report_schema import KINDS, NAMES
 from tests.runtime.test_controller import Bench, running, until
-from tests.runtime.test_report_schema import KINDS, NAMES
 
 FIELDS = NAMES.split()
 counts = st.integers(0, 9)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.runtime.report_schema import checked, checked_time
+from prefect_gpu.runtime.launch.report_schema import checked, checked_time
 from prefect_gpu.training import protocol
 
 INF = math.inf
