@@ -52,9 +52,9 @@ _PRELOAD = (
     "numpy",
     "sklearn.datasets",
     "prefect_gpu.training",
-    "prefect_gpu.training.client",
-    "prefect_gpu.training.usage",
-    "prefect_gpu.training.wire",
+    "prefect_gpu.training.channel.client",
+    "prefect_gpu.training.limits.usage",
+    "prefect_gpu.training.channel.wire",
 )
 _WARM_UP_S = 60.0
 _LOGGER = logging.getLogger("benchmarks.elastic")

@@ -110,7 +110,7 @@ def environment(out: Path) -> dict[str, str]:
 def compile_modules(out: Path) -> None:
     """Import once what the programs import, so that the first runs are like the others."""
     for name in sorted({name for name, _space in SPACES.values()}):
-        words = f"import prefect_gpu.training.client, benchmarks.estimation.programs.{name}"
+        words = f"import prefect_gpu.training.channel.client, benchmarks.estimation.programs.{name}"
         subprocess.run([sys.executable, "-c", words], env=environment(out), check=True)
 
 

@@ -2,8 +2,8 @@
 
 The channel's own words, acknowledgements and tokens are the real ones; only what carries its messages is simpler: a
 frame is its length, one letter (``t`` text, ``c`` close) and its content, over TCP. It offers no more of the package
-than :mod:`prefect_gpu.runtime.channel` and :mod:`prefect_gpu.training.wire` use, and is for measuring only: it does not
-keep browsers out, as the real one does. Both ends call :func:`provide` before they import the channel.
+than :mod:`prefect_gpu.runtime.channel` and :mod:`prefect_gpu.training.channel.wire` use, and is for measuring only: it
+does not keep browsers out, as the real one does. Both ends call :func:`provide` before they import the channel.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ GAP_S = 5.0
 _PRELOAD = (
     "numpy",
     "prefect_gpu.training",
-    "prefect_gpu.training.client",
-    "prefect_gpu.training.usage",
-    "prefect_gpu.training.wire",
+    "prefect_gpu.training.channel.client",
+    "prefect_gpu.training.limits.usage",
+    "prefect_gpu.training.channel.wire",
 )
 
 

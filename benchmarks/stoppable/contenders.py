@@ -25,7 +25,7 @@ from prefect_gpu.worker.server.states import GAVE_WAY
 BEFORE = "2ce5e70"
 """The last commit before runs that may be stopped were chosen as a whole: the release before issue 18."""
 _FLOW = Path(__file__).with_name("flow.py")
-_PRELOAD = "numpy,sklearn.datasets,benchmarks._elastic_training,prefect_gpu.training.client"
+_PRELOAD = "numpy,sklearn.datasets,benchmarks._elastic_training,prefect_gpu.training.channel.client"
 _DEADLINE_S = 2400.0
 _LOOK_S = 3.0
 

@@ -20,7 +20,7 @@ from typing import Any
 from prefect import flow
 
 from prefect_gpu.training import training_run
-from prefect_gpu.training.cpus import bind
+from prefect_gpu.training.limits.cpus import bind
 
 DEVICE_CORE, HOST_CORE = 0, 1
 ENV_FOLDER, ENV_DATA = "SWEEP_FOLDER", "SWEEP_DATA"  # where the runs write, and the table that they read

@@ -17,15 +17,16 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
-from prefect_gpu.training import checks, cpus, numbering
+from prefect_gpu.training import checks, numbering
 from prefect_gpu.training.arguments import Arguments
-from prefect_gpu.training.attachment import Attachment, free_link
 from prefect_gpu.training.batch import Batch
 from prefect_gpu.training.best import BestKeeper
+from prefect_gpu.training.channel.attachment import Attachment, free_link
+from prefect_gpu.training.channel.link import wait_alone, wait_at_gate
+from prefect_gpu.training.channel.mailbox import Mailbox
 from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
-from prefect_gpu.training.link import wait_alone, wait_at_gate
-from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.limits import cpus
 from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import (
     ENV_CHECKPOINTS,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from prefect_gpu.training import cpus
+from prefect_gpu.training.channel.mailbox import Mailbox
 from prefect_gpu.training.checkpoints import SaveCallback, Store
-from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.limits import cpus
 
 logger = logging.getLogger("prefect_gpu.training")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.channel.mailbox import Mailbox
 
 PATIENCE_SECONDS = 60.0  # without a word from the worker, nobody is held back for longer than this
 _LOOK_SECONDS = 1.0

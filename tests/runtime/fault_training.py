@@ -7,7 +7,8 @@ import json
 import os
 import time
 
-from prefect_gpu.training import link, run, training_run
+from prefect_gpu.training import run, training_run
+from prefect_gpu.training.channel import link
 
 PATIENCE_S = 0.6  # at the gate, without a worker; one minute in earnest
 

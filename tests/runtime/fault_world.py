@@ -34,7 +34,7 @@ from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
-PATIENCE_S = 60.0  # a gated run's, for a controller that it cannot reach (training/link.py)
+PATIENCE_S = 60.0  # a gated run's, for a controller that it cannot reach (training/channel/link.py)
 _GIB = 1 << 30
 
 

@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from prefect_gpu.runtime.channel import ChannelServer, new_token
-from prefect_gpu.training.client import FATAL_CODES, ChannelClient
+from prefect_gpu.training.channel.client import FATAL_CODES, ChannelClient
 from prefect_gpu.training.protocol import (
     CLOSE_FORGED,
     CLOSE_MALFORMED,

@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.launch.records import FIRST, RECORD, RecordStore
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.training import client as run_side
 from prefect_gpu.training import protocol
+from prefect_gpu.training.channel import client as run_side
 from tests.runtime.launch.test_records import a_record
 from tests.runtime.stand_ins import until
 from tests.runtime.test_controller import Bench, read_json, running

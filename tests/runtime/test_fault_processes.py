@@ -31,8 +31,8 @@ from tests.runtime.stand_ins import RecordingHost
 ROOT = Path(__file__).parents[2]
 NODE = Node("here", (Device("virtual-0", "virtual", 8 << 30, virtual=True),), ())
 ESTIMATE = Estimate(service_s=0.3, launching_s=0.3, saving_s=0.05)
-PRELOAD = ["prefect_gpu.training", "prefect_gpu.training.client", "prefect_gpu.training.wire"]
-PRELOAD += ["prefect_gpu.training.usage", "tests.runtime.fault_training"]
+PRELOAD = ["prefect_gpu.training", "prefect_gpu.training.channel.client", "prefect_gpu.training.channel.wire"]
+PRELOAD += ["prefect_gpu.training.limits.usage", "tests.runtime.fault_training"]
 PATIENCE_S = 60.0  # a test fails after this; none waits for it to pass
 LOGGER = logging.getLogger("test.faults")
 

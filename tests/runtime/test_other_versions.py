@@ -31,7 +31,7 @@ from prefect_gpu.runtime.launch import records
 from prefect_gpu.runtime.launch.records import FIRST, RECORD, RecordStore
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.training.client import ChannelClient
+from prefect_gpu.training.channel.client import ChannelClient
 from tests.doors.nonsense import door
 from tests.runtime.launch.test_records import a_record
 from tests.runtime.stand_ins import until

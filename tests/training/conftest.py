@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from prefect_gpu.runtime.channel import ChannelServer, new_token
-from prefect_gpu.training import link as link_module
 from prefect_gpu.training import numbering, protocol
+from prefect_gpu.training.channel import link as link_module
 
 PATIENCE = 60.0  # a hanging test fails after this; no test waits for it to pass
 

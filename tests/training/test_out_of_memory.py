@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prefect_gpu import training_run
-from prefect_gpu.training.device_lock import DeviceLock
+from prefect_gpu.training.limits.device_lock import DeviceLock
 from prefect_gpu.training.protocol import ENV_LOCKS, ENV_MEMORY, ENV_SHARED, OUT_OF_MEMORY
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.training import outbox as outbox_module
-from prefect_gpu.training.client import ChannelClient
-from prefect_gpu.training.outbox import Outbox
+from prefect_gpu.training.channel import outbox as outbox_module
+from prefect_gpu.training.channel.client import ChannelClient
+from prefect_gpu.training.channel.outbox import Outbox
+from prefect_gpu.training.limits.usage import UsageSampler
 from prefect_gpu.training.progress import MAX_METRICS, MAX_POINTS, Progress
 from prefect_gpu.training.protocol import CHECKPOINT, MAX_FRAME_BYTES, PHASE, USAGE
-from prefect_gpu.training.usage import UsageSampler
 
 
 @given(st.lists(st.integers(1, 2000), max_size=6))

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.training import NonFiniteLoss, client, link, training_run
+from prefect_gpu.training import NonFiniteLoss, training_run
+from prefect_gpu.training.channel import client, link
 from prefect_gpu.training.protocol import (
     CHECKPOINT,
     ENV_CHANNEL,
@@ -445,7 +446,7 @@ def test_a_process_forked_from_a_warm_interpreter_is_a_run_like_any_other(contro
     result = controller.run(
         """
         import os, sys
-        import prefect_gpu.training, prefect_gpu.training.client, prefect_gpu.training.wire
+        import prefect_gpu.training, prefect_gpu.training.channel.client, prefect_gpu.training.channel.wire
 
         pid = os.fork()
         if pid:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from prefect_gpu.training import share
-from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.channel.mailbox import Mailbox
 from prefect_gpu.training.protocol import SAVE_CHECKPOINT, SET_SHARE, STOP
 from prefect_gpu.training.share import Pacer
 from tests.training.conftest import PATIENCE, Controller

@@ -38,7 +38,7 @@ def run_environment(
         locks: Folder of the devices' lock files, as the run sees it.
         shared: Whether others may train on its devices.
         memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
-            by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
+            by what reads a limit from the environment; see :mod:`prefect_gpu.training.limits.caps` for the others.
         local: Whether it is a process of this machine. An MPS daemon is nothing to a container, which sees neither its
             pipes nor the shared memory of the machine.
         batch_size: Samples of the batch that the pool has chosen; None: the run is not told any.

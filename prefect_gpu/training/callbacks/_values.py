@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from prefect_gpu.training.client import PROGRESS_SECONDS
+from prefect_gpu.training.channel.client import PROGRESS_SECONDS
 
 _TAKEN = {"loss", "step", "checkpoint"}  # arguments of report()
 

@@ -38,7 +38,7 @@ from prefect_gpu.runtime.drivers.slurm.node_runs import NodeRuns
 from prefect_gpu.runtime.drivers.slurm.tunnel import HUB, OPENS_S, SshTunnel, from_node
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.telemetry.faults import Fault
-from prefect_gpu.training.client import ChannelClient
+from prefect_gpu.training.channel.client import ChannelClient
 
 _LOOK_S = 1.0
 _CUT_OFF_S = 15.0  # without a worker for so long, no run stays slowed down for others

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from prefect_gpu.training.caps import ran_out
-from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, HEARD_OF_SECONDS, Link, process_link
+from prefect_gpu.training.channel.link import EXIT_FLUSH_SECONDS, HEARD_OF_SECONDS, Link, process_link
+from prefect_gpu.training.limits.caps import ran_out
 from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import CHECKPOINT, OUT_OF_MEMORY, PHASE, PROGRESS
 

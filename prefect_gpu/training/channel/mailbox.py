@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from prefect_gpu.training import cpus
+from prefect_gpu.training.limits import cpus
 from prefect_gpu.training.protocol import GO_ON, OPEN_GATE, SAVE_CHECKPOINT, SET_SHARE, STOP, USE_CPUS
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.training import caps
-from prefect_gpu.training.caps import Caps, own_caps, ran_out
+from prefect_gpu.training.limits import caps
+from prefect_gpu.training.limits.caps import Caps, own_caps, ran_out
 from prefect_gpu.training.protocol import ENV_MEMORY
 
 VIRTUAL = {"id": "virtual-0", "memory_bytes": 8 << 30, "virtual": True}
@@ -20,7 +20,7 @@ GPU = {"id": "GPU-1", "memory_bytes": 10 << 30, "virtual": False}
 _HELD = """
 import os
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # with more cores, more is left for their threads
-from prefect_gpu.training.caps import Caps, ran_out
+from prefect_gpu.training.limits.caps import Caps, ran_out
 {imports}
 limit = Caps(300 << 20, [{{"virtual": True}}])
 limit.apply(training=False)

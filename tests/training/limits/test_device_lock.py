@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.training.device_lock import DeviceLock, own_lock
+from prefect_gpu.training.limits.device_lock import DeviceLock, own_lock
 from prefect_gpu.training.protocol import ENV_GATED, ENV_LOCKS, ENV_SHARED, OPEN_GATE
 from tests.training.conftest import PATIENCE, Controller
 
 HOLD = """
 import os, sys
-from prefect_gpu.training.device_lock import DeviceLock
+from prefect_gpu.training.limits.device_lock import DeviceLock
 lock = DeviceLock(sys.argv[2:], sys.argv[1] == "shared")
 print(lock.try_acquire(), flush=True)
 if sys.stdin.readline() == "fork\\n":
@@ -175,7 +175,8 @@ def test_a_second_process_of_a_gated_run_trains_as_soon_as_the_first_one_does(
 ) -> None:
     """As one of torch.multiprocessing.spawn: the first one would wait for it, with the device."""
     second = """
-        from prefect_gpu.training import link, training_run
+        from prefect_gpu.training import training_run
+        from prefect_gpu.training.channel import link
 
         link.wait_at_gate.__defaults__ = (3600.0,)
         with training_run(steps=3) as run:

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prefect_gpu.training.caps import Caps, own_caps
-from prefect_gpu.training.device_lock import DeviceLock, own_lock
-from prefect_gpu.training.forks import end_children_well
-from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.channel.mailbox import Mailbox
+from prefect_gpu.training.limits.caps import Caps, own_caps
+from prefect_gpu.training.limits.device_lock import DeviceLock, own_lock
+from prefect_gpu.training.limits.forks import end_children_well
 from prefect_gpu.training.protocol import ENV_CHANNEL, ENV_CHANNEL_FILE, ENV_DEVICES, ENV_GATED, ENV_RUN_ID, ENV_TOKEN
 
 if TYPE_CHECKING:
-    from prefect_gpu.training.client import ChannelClient
+    from prefect_gpu.training.channel.client import ChannelClient
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -68,8 +68,8 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
         return None
     with _lock:
         if _link is None or _link.client.run_id != run_id:
-            from prefect_gpu.training.client import ChannelClient
-            from prefect_gpu.training.usage import UsageSampler
+            from prefect_gpu.training.channel.client import ChannelClient
+            from prefect_gpu.training.limits.usage import UsageSampler
 
             if _link is not None:  # this process has become another run
                 _link.client.close(EXIT_FLUSH_SECONDS)
@@ -117,8 +117,8 @@ def wait_at_gate(link: Link, patience: float = GATE_PATIENCE_SECONDS) -> None:
 
     A controller that can be reached is waited for without end: it knows when the device is free. One that cannot be
     reached is waited for ``patience`` seconds; then the run goes on by itself as soon as its devices are free, which
-    their locks tell (:mod:`~prefect_gpu.training.device_lock`). They tell a second process of the run, too, to which
-    the controller does not speak: it trains as soon as the first one does. Those of a shared device tell nothing.
+    their locks tell (:mod:`~prefect_gpu.training.limits.device_lock`). They tell a second process of the run, too, to
+    which the controller does not speak: it trains as soon as the first one does. Those of a shared device tell nothing.
     """
     while not link.mailbox.gate.wait(min(1.0, patience / 4)):
         if link.client.second and not link.lock.shared:

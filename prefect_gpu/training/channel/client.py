@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from prefect_gpu.training.outbox import Outbox
+from prefect_gpu.training.channel.outbox import Outbox
 from prefect_gpu.training.protocol import (
     CLOSE_FORGED,
     CLOSE_MALFORMED,
@@ -253,7 +253,7 @@ class ChannelClient:
                 return
 
     def _connect(self) -> Any:
-        from prefect_gpu.training.wire import Wire  # the first use of websockets
+        from prefect_gpu.training.channel.wire import Wire  # the first use of websockets
 
         url = self._address()
         if url is None:
@@ -296,7 +296,7 @@ class ChannelClient:
         self._broken_since = time.monotonic()
 
     def _receive(self, wire: Any) -> list[str]:
-        from prefect_gpu.training.wire import WireClosed
+        from prefect_gpu.training.channel.wire import WireClosed
 
         try:
             return wire.receive()
