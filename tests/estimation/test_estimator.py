@@ -161,6 +161,15 @@ def test_what_is_taken_over_from_before_is_what_would_be_learned_again(monkeypat
             assert reused.estimate(known) == fresh.estimate(known)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", sorted(REGRESSORS))
+def test_columns_that_depend_on_each_other_make_nobody_warn(name: str) -> None:
+    """The worker's terminal would show it, and nobody could do anything about it."""
+    column = np.random.default_rng(1).uniform(1.0, 30.0, 40)
+    rows = np.column_stack([column, column, 1e9 * column, np.ones(40)])
+    assert np.isfinite(REGRESSORS[name](40, 0).fit(rows, 2.0 * column).predict(rows)).all()
+
+
 # --- What must not count ---
 
 
