@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.forecast import Outlook, Rehearsal
+from prefect_gpu.scheduling.model.cluster import Quotas
 
 # Times are told to so many runs, the first to start; the others are told about how many come first.
 TOLD_TIMES = 20
@@ -45,6 +46,7 @@ class Expectations:
         self._outlooks: dict[str, Outlook] = {}
         self._at = float("-inf")
         self._took_s = 0.0
+        self._under = Quotas()
 
     def of(self, run_id: str) -> Outlook | None:
         """What is expected of a run; None if it is too new."""
@@ -65,6 +67,9 @@ class Expectations:
         Returns:
             Whether it was.
         """
+        under = _set_by_people(scheduler.state.quotas)
+        if under != self._under:  # what was expected of a queue that was paused says nothing of one that is not
+            self._outlooks, self._under = {}, under
         age_s, least_s = time.monotonic() - self._at, self._took_s / _SHARE
         if age_s < (self._took_s if run_id is not None and run_id not in self._outlooks else max(_EVERY_S, least_s)):
             return False
@@ -78,6 +83,12 @@ class Expectations:
             self._outlooks, self._took_s = {}, 60.0
         self._at = time.monotonic()
         return True
+
+
+def _set_by_people(quotas: Quotas) -> Quotas:
+    """The limits and pauses, which change seldom, without what changes with each run and each hour."""
+    queues = tuple(replace(queue, active_elsewhere=0) for queue in quotas.queues)
+    return replace(quotas, queues=queues, pool_active_elsewhere=0, shares=None)
 
 
 def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | None = None) -> str:
