@@ -11,7 +11,7 @@ from datetime import datetime, tzinfo
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.forecast import Outlook, Rehearsal
-from prefect_gpu.scheduling.model.cluster import Quotas
+from prefect_gpu.scheduling.model.cluster import Node, Quotas
 
 # Times are told to so many runs, the first to start; the others are told about how many come first.
 TOLD_TIMES = 20
@@ -46,7 +46,7 @@ class Expectations:
         self._outlooks: dict[str, Outlook] = {}
         self._at = float("-inf")
         self._took_s = 0.0
-        self._under = Quotas()
+        self._under = Quotas(), tuple[Node, ...]()
 
     def of(self, run_id: str) -> Outlook | None:
         """What is expected of a run; None if it is too new."""
@@ -67,8 +67,8 @@ class Expectations:
         Returns:
             Whether it was.
         """
-        under = _set_by_people(scheduler.state.quotas)
-        if under != self._under:  # what was expected of a queue that was paused says nothing of one that is not
+        under = _set_by_people(scheduler.state.quotas), tuple(scheduler.state.nodes.values())
+        if under != self._under:  # what was expected while a queue was paused, or a node away, holds no longer
             self._outlooks, self._under = {}, under
         age_s, least_s = time.monotonic() - self._at, self._took_s / _SHARE
         if age_s < (self._took_s if run_id is not None and run_id not in self._outlooks else max(_EVERY_S, least_s)):

@@ -137,7 +137,7 @@ def one_device(*jobs: str, at: float) -> Scheduler:
 async def test_a_forecast_that_fails_is_reported_and_nothing_is_expected(caplog: pytest.LogCaptureFixture) -> None:
     expected = Expectations(logging.getLogger("tests.expectations"))
     broken: Any = SimpleNamespace(
-        profile=SimpleNamespace(name="no profile"), abilities=None, state=SimpleNamespace(quotas=Quotas())
+        profile=SimpleNamespace(name="no profile"), abilities=None, state=SimpleNamespace(quotas=Quotas(), nodes={})
     )
     await expected.refresh(broken)
     assert "cannot be forecast" in caplog.text
@@ -214,6 +214,17 @@ async def test_a_queue_that_is_resumed_is_no_longer_said_to_be_paused(monkeypatc
     waits.scheduler.handle(ev.QuotasChanged(Quotas((Queue("q", "urgent"),))), waits.now)
     await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
     assert "paused" in waits.messages[0] and "Expected to start" in waits.messages[1], waits.messages
+
+
+async def test_a_device_that_is_back_is_no_longer_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(monkeypatch)
+    nodes = tuple(waits.scheduler.state.nodes.values())
+    waits.scheduler.handle(ev.NodesChanged(()), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", "no available node can hold it"))
+    waits.now += 1
+    waits.scheduler.handle(ev.NodesChanged(nodes), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    assert "no available node" in waits.messages[0].lower() and "Expected to start" in waits.messages[1], waits.messages
 
 
 async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
