@@ -44,7 +44,7 @@ class Expectations:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._outlooks: dict[str, Outlook] = {}
-        self._at = float("-inf")
+        self._at = self._played_at = float("-inf")  # of the last look: monotonic, and the worker's time
         self._took_s = 0.0
         self._under = Quotas(), tuple[Node, ...]()
 
@@ -70,12 +70,16 @@ class Expectations:
         under = _set_by_people(scheduler.state.quotas), tuple(scheduler.state.nodes.values())
         if under != self._under:  # what was expected while a queue was paused, or a node away, holds no longer
             self._outlooks, self._under = {}, under
+        job = None if run_id is None else scheduler.state.jobs.get(run_id)
+        if job is not None and job.gave_way_at > self._played_at:  # what was expected of it has happened
+            self._outlooks.pop(job.id, None)
         age_s, least_s = time.monotonic() - self._at, self._took_s / _SHARE
         if age_s < (self._took_s if run_id is not None and run_id not in self._outlooks else max(_EVERY_S, least_s)):
             return False
         try:
             began = time.perf_counter()
-            rehearsal = Rehearsal(scheduler, CLOCK())
+            self._played_at = CLOCK()
+            rehearsal = Rehearsal(scheduler, self._played_at)
             self._outlooks = await asyncio.to_thread(rehearsal.play)
             self._took_s = time.perf_counter() - began
         except Exception:  # a bug; runs are started all the same, and shown as waiting

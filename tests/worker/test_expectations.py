@@ -227,6 +227,19 @@ async def test_a_device_that_is_back_is_no_longer_said_to_be_missing(monkeypatch
     assert "no available node" in waits.messages[0].lower() and "Expected to start" in waits.messages[1], waits.messages
 
 
+async def test_a_run_that_gave_way_is_not_told_when_it_was_to_start_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read "Expected to start at 19:46:34 (at any moment)" at 19:46:42, and for another 20 seconds."""
+    waits = Waits(monkeypatch)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    waits.now += 1
+    waits.scheduler.handle(ev.JobEnded("first", "completed"), waits.now)
+    waits.scheduler.handle(ev.JobSubmitted("other", Request(), "q", NOON - 1, NOON, "", Estimate(1000.0)), waits.now)
+    waits.now += 1
+    waits.scheduler.handle(ev.JobStopped(waits.run_id), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", f"{BUSY} again"))
+    assert "(in about 17 min)" in waits.messages[1], waits.messages
+
+
 async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
     await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
