@@ -8,15 +8,23 @@ It makes a Webhook block and an automation in the server that PREFECT_API_URL na
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Annotated
 
+import httpx
 import typer
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.events.actions import CallWebhook
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
 from pydantic import SecretStr
 
+WHAT = ["waiting", "granted", "preparing", "training", "saving", "demoted", "wasting", "converged"]
+WHAT += ["preempted", "moved", "resized", "suspended", "ended"]
+OUTCOMES = ["completed", "failed", "crashed", "cancelled"]
 SAID = "event.resource.name ~ ': ' ~ event.event ~ ' ' ~ (event.payload.message or event.payload.reason or '')"
 WORDS = f'{{"text": {{{{ ({SAID}) | tojson }}}}}}'
 
@@ -28,8 +36,23 @@ def notify(
     outcome: Annotated[list[str], typer.Option(help="Of those that ended, only these.")] = [],  # noqa: B006
 ) -> None:
     """Make the automation, or change it."""
+    _check("--on", on, WHAT)
+    _check("--outcome", outcome, OUTCOMES)
+    if outcome and set(on) != {"ended"}:
+        raise typer.BadParameter(f"--outcome {outcome[0]}: only runs that ended have one. Leave --on out.")
+    if not pool:
+        raise typer.BadParameter("--pool is empty: give the name of a work pool.")
+    if not re.match("https?://[^/]", url):
+        raise typer.BadParameter(f"--url {url!r} is no address of a webhook: it begins with http:// or https://.")
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(pool)
+        except ObjectNotFound:
+            raise typer.BadParameter(f"--pool {pool!r}: {client.api_url} has no such work pool.") from None
+        except httpx.TransportError as error:
+            raise typer.BadParameter(f"PREFECT_API_URL={client.api_url} does not answer: {error}.") from None
     block = Webhook(method="POST", url=SecretStr(url))
-    document = block.save(f"prefect-gpu-{pool}".lower().replace("_", "-"), overwrite=True)
+    document = block.save(_block_of(pool), overwrite=True)
     match = {"prefect-gpu.pool": pool, **({"prefect-gpu.outcome": outcome} if outcome else {})}
     automation = AutomationCore(
         name=f"prefect-gpu: {pool}",
@@ -48,6 +71,18 @@ def notify(
             client.delete_automation(old.id)
         client.create_automation(automation)
     print(f"{url.split('//')[-1].split('/')[0]} is told of {', '.join(on)} in the pool {pool!r}.")
+
+
+def _check(option: str, given: Iterable[str], known: list[str]) -> None:
+    for one in given:
+        if one not in known:
+            raise typer.BadParameter(f"{option} {one} is none of {', '.join(known)}.")
+
+
+def _block_of(pool: str) -> str:
+    """A name that blocks may have, and no other pool's."""
+    plain = re.sub("[^a-z0-9]+", "-", pool.lower()).strip("-")
+    return f"prefect-gpu-{plain}" if plain == pool else f"prefect-gpu-{plain}-{sha256(pool.encode()).hexdigest()[:8]}"
 
 
 if __name__ == "__main__":

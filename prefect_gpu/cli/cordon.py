@@ -104,8 +104,9 @@ def _moment(by: str, now: datetime) -> datetime:
     try:
         # A number is one of seconds. Newer Pythons would take it for a time.
         at = time.fromisoformat(by if ":" in by else "")
-        found = _here(datetime.combine(now.date(), at))
-        return found if found > now else _here(datetime.combine(now.date() + timedelta(days=1), at))
+        today = now.astimezone(at.tzinfo).date()  # it may be another day there
+        found = _here(datetime.combine(today, at))
+        return found if found > now else _here(datetime.combine(today + timedelta(days=1), at))
     except ValueError:
         pass
     try:

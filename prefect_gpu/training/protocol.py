@@ -61,6 +61,7 @@ ENV_BATCH_SIZE = (
     "PREFECT_GPU_BATCH_SIZE"  # "256/64": samples of the batch that the pool has chosen, and of the smallest
 )
 ENV_KEEP_BEST = "PREFECT_GPU_KEEP_BEST"  # "1": the run may be ended early, so its best checkpoint is kept
+ENV_STAYS = "PREFECT_GPU_STAYS"  # "1": the run is not preemptible, so its user's wish to suspend it is refused
 
 # Kinds of event.
 PHASE = "phase"  # {"phase": one of PHASES, "step", "steps"?, "batch_size"?, "features"?, "waiting"?: true}

@@ -34,6 +34,7 @@ from prefect_gpu.training.protocol import (
     ENV_POOL,
     ENV_RESTORES_ONLY,
     ENV_RUN_ID,
+    ENV_STAYS,
     ENV_TRIAL,
     FINISHED,
     PREPARING,
@@ -180,7 +181,14 @@ class TrainingRun:
         if self._trial is not None and error is None and self.stopped == STOPPED:
             with self.saving():  # the device is free from here on
                 self._trial.suspend(os.environ[ENV_RUN_ID], self.step)
+        if error is None:
+            self._done_in_spite_of_a_suspension()
         self._told.ended(error)
+
+    def _done_in_spite_of_a_suspension(self) -> None:
+        """Keep Prefect's engine from dropping the result of a run that was done before its suspension was refused."""
+        if os.environ.get(ENV_STAYS) == "1":
+            self._mailbox.go_on()
 
     def ready(self) -> None:
         """Preparation is done: wait for the device if the pool wants that, and begin training.
@@ -231,6 +239,7 @@ class TrainingRun:
             self._told.link.lock.release()
         self._enter_phase(SAVING)
         yield
+        self._done_in_spite_of_a_suspension()
         self._enter_phase(FINISHED)
         self._told.finished()
 

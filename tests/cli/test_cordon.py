@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -80,6 +80,11 @@ def test_a_device_goes_out_of_service_later(run_cli: InProcess, tmp_path: Path) 
 def test_a_number_is_one_of_seconds_and_no_time_of_day() -> None:
     now = datetime(2026, 3, 28, 10).astimezone()
     assert [(_moment(by, now) - now).total_seconds() for by in ("1800", "20")] == [1800.0, 20.0]
+
+
+def test_a_time_of_day_in_another_zone_is_the_next_one_there() -> None:
+    now = datetime(2026, 3, 28, 1, tzinfo=timezone(timedelta(hours=14)))  # in UTC, it is the day before, 11:00
+    assert [(_moment(by, now) - now).total_seconds() / 3600 for by in ("12:00+00:00", "10:00+00:00")] == [1, 23]
 
 
 def test_a_moment_after_the_clocks_have_been_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,14 +45,19 @@ class Bench:
     """
 
     def __init__(
-        self, folder: Path, world: dict[Path, MemoryHandle] | None = None, now: float = 1000.0, shown: float = 0.0
+        self,
+        folder: Path,
+        world: dict[Path, MemoryHandle] | None = None,
+        node: Node = NODE,
+        now: float = 1000.0,
+        shown: float = 0.0,
     ) -> None:
         self.folder = folder
         self.now, self.shown = now, shown
         self.host, self.driver = RecordingHost(), MemoryDriver(world)
         self.controller = Controller(
             self.host,
-            nodes=(NODE,),
+            nodes=(node,),
             driver=self.driver,
             state_dir=folder,
             pool="pool",
@@ -90,8 +95,10 @@ def read_json(path: str) -> Any:
 
 
 @asynccontextmanager
-async def running(folder: Path, world: dict[Path, MemoryHandle] | None = None, **clock: float) -> AsyncIterator[Bench]:
-    bench = Bench(folder, world, **clock)
+async def running(
+    folder: Path, world: dict[Path, MemoryHandle] | None = None, node: Node = NODE, **clock: float
+) -> AsyncIterator[Bench]:
+    bench = Bench(folder, world, node, **clock)
     await bench.controller.start()
     try:
         yield bench
@@ -416,6 +423,22 @@ async def test_processes_go_on_when_the_worker_ends_and_the_next_adopts_them(tmp
         handle.end()
         await until(lambda: second.host.rows)
         assert second.host.rows[0].run_id == "a" and second.host.rows[0].granted_at == 1000.0
+
+
+@pytest.mark.parametrize(
+    "there", [(), (Device("virtual-0", "virtual L4", 8 << 30, virtual=True),)], ids=["gone", "other"]
+)
+async def test_the_history_says_what_a_run_had_although_the_next_worker_has_it_no_more(
+    there: tuple[Device, ...], tmp_path: Path
+) -> None:
+    had = Device("virtual-0", "virtual A100", 8 << 30, virtual=True)
+    async with running(tmp_path, node=replace(NODE, devices=(had,))) as bench:
+        handle = await bench.launch()
+    async with running(tmp_path, bench.driver.world, replace(NODE, devices=there)) as second:
+        handle.end(0)
+        await until(lambda: second.host.rows)
+        [row] = second.host.rows
+        assert (row.devices, row.device_kind, row.virtual) == (("virtual-0",), "virtual A100", True)
 
 
 async def test_runs_that_shared_a_device_before_a_restart_are_neighbours_after_it(tmp_path: Path) -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect._flow_run_suspension import FlowRunSuspensionRequest
+from prefect.context import FlowRunContext
+from prefect.exceptions import Pause
+from prefect.states import Suspended
 
 from prefect_gpu.training import NonFiniteLoss, training_run
 from prefect_gpu.training.channel import client, link
@@ -19,6 +23,7 @@ from prefect_gpu.training.protocol import (
     ENV_CHANNEL,
     ENV_CHANNEL_FILE,
     ENV_GATED,
+    ENV_STAYS,
     ENV_TOKEN,
     OPEN_GATE,
     PROGRESS,
@@ -460,3 +465,34 @@ def test_a_process_forked_from_a_warm_interpreter_is_a_run_like_any_other(contro
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert controller.phases == ["preparing", "training", "saving", "finished"]
+
+
+@pytest.mark.parametrize("in_saving", [False, True])
+def test_a_run_that_is_done_before_its_suspension_is_refused_keeps_its_result(
+    in_saving: bool, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect's engine would end it as suspended, and drop what it returns: resumed, it did all its work again."""
+    monkeypatch.setenv(ENV_STAYS, "1")
+    request = FlowRunSuspensionRequest()
+    with FlowRunContext.model_construct(flow_run_suspension_request=request):
+        with training_run(steps=1) as run:
+            for _ in run.steps():
+                run.report()
+            if not in_saving:
+                request.mark_requested(Suspended())
+        with run.saving():
+            if in_saving:
+                request.mark_requested(Suspended())
+    request.raise_if_requested()
+
+
+def test_a_run_that_fails_or_may_be_stopped_stays_suspended(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FlowRunSuspensionRequest()
+    with FlowRunContext.model_construct(flow_run_suspension_request=request):
+        with training_run(steps=1):
+            request.mark_requested(Suspended())
+        assert request.is_requested()
+        monkeypatch.setenv(ENV_STAYS, "1")
+        with pytest.raises(Pause), training_run(steps=1):
+            request.raise_if_requested()  # as a run does that has suspended itself
+    assert request.is_requested()

@@ -133,6 +133,7 @@ class Instances:
                     file=self._driver.files / CHANNEL_FILE if self._driver.files else self._channel_file,
                     gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
                     keep_best=run.record.request.converged == "stop",
+                    stays=not run.record.request.preemptible,
                 )
             if protocol.ENV_CREDENTIALS in spec.env:
                 own[protocol.ENV_CREDENTIALS_FILE] = str((self._driver.files or run.folder) / CREDENTIALS_FILE)

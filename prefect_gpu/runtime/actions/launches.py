@@ -91,6 +91,9 @@ class Launches:
             record.known["estimate"] = as_row(self.estimates.of(grant.job))
             record.speeds = self.estimates.speeds(grant.job)
             record.batch_size = self.estimates.batch_size(grant.job, grant.placement)
+            devices = self.fleet.named(grant.placement.all_devices)
+            if devices:
+                record.kind, record.virtual = devices[0].kind, any(device.virtual for device in devices)
             # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
             launch = Launch(record, self.records.create(record))
         except Exception as error:

@@ -312,7 +312,7 @@ class Launch:
         """What the history keeps of this launch.
 
         Args:
-            devices: Those that it had, as far as they are known.
+            devices: Those that it had, as far as they are known; what its record says of them counts for more.
             ended_at: Unix seconds.
         """
         record, times, known = self.record, self.record.times, self.record.known
@@ -332,8 +332,9 @@ class Launch:
         cpu_mean = self._mean("cpu_fraction")
         if cpu_mean is None and report.cpu_seconds is not None and wall:
             cpu_mean = report.cpu_seconds / wall
-        virtual = any(device.virtual for device in devices)
-        on_gpus = bool(devices) and not virtual
+        kind = record.kind or (devices[0].kind if devices else None)
+        virtual = any(device.virtual for device in devices) if record.virtual is None else record.virtual
+        on_gpus = kind is not None and not virtual
         return HistoryRow(
             run_id=record.run_id,
             flow_name=str(known.get("flow_name") or ""),
@@ -354,7 +355,7 @@ class Launch:
             requested_cpus=record.request.cpus,
             node=record.placement.node,
             devices=record.placement.all_devices,
-            device_kind=devices[0].kind if devices else None,
+            device_kind=kind,
             virtual=virtual,
             parts=tuple(parts_of(record.placement)),
             deadline_at=record.request.deadline_at,

@@ -59,6 +59,8 @@ class RunRecord:
         speeds: Of an elastic run, what it did on each number of devices, in this launch and those before; see
             :class:`~prefect_gpu.estimation.throughput.speeds.Measured`.
         batch_size: Samples of the batch that the pool has chosen for this launch; None: the run is not asked.
+        kind: Of its devices. A later worker may not have them, or others of the same names. None: unknown, or none.
+        virtual: Whether these are virtual ones; None: unknown.
         leaving: Why it is being stopped to carry on later or elsewhere; empty if it is not.
     """
 
@@ -79,6 +81,8 @@ class RunRecord:
     leaving: str = ""
     speeds: dict[str, list[float]] = field(default_factory=dict)
     batch_size: int | None = None
+    kind: str | None = None
+    virtual: bool | None = None
     known: dict[str, Any] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)

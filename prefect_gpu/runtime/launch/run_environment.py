@@ -64,7 +64,7 @@ def run_environment(
 
 
 def channel_environment(
-    *, token: str, url: str, file: Path, gated: bool = False, keep_best: bool = False
+    *, token: str, url: str, file: Path, gated: bool = False, keep_best: bool = False, stays: bool = False
 ) -> dict[str, str]:
     """What the instance that reports for the run is told of its channel.
 
@@ -73,6 +73,7 @@ def channel_environment(
         file: Where the channel's address is found when the worker is another one.
         gated: Whether the run waits until its predecessor trains no more.
         keep_best: Whether its best checkpoint is kept, since it may be ended early.
+        stays: Whether nobody may stop it to let it carry on later.
     """
     return {
         protocol.ENV_TOKEN: token,
@@ -80,6 +81,7 @@ def channel_environment(
         protocol.ENV_CHANNEL_FILE: str(file),
         **({protocol.ENV_GATED: "1"} if gated else {}),
         **({protocol.ENV_KEEP_BEST: "1"} if keep_best else {}),
+        **({protocol.ENV_STAYS: "1"} if stays else {}),
     }
 
 

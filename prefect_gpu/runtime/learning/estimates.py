@@ -142,7 +142,7 @@ class Estimates(Follower):
             device_kind: Of the pool's devices.
         """
         record = launch.record
-        kind = device_kind if record.request.gpus else None
+        kind = (record.kind or device_kind) if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
         told = self.submitted(
@@ -202,8 +202,9 @@ class Estimates(Follower):
         followed.known = replace(followed.known, declared=declared_of(declared))
         fleet = self._fleet()
         devices = fleet.devices_of(run.record.placement) if fleet is not None else []
-        if devices:  # where it might go was a guess
-            followed.known = replace(followed.known, device_kind=devices[0].kind)
+        kind = run.record.kind or next((device.kind for device in devices), None)
+        if kind is not None:  # where it might go was a guess
+            followed.known = replace(followed.known, device_kind=kind)
         # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
         here = followed.known
         if run.record.request.is_elastic:

@@ -70,8 +70,8 @@ class NoticeWatch:
         for read in (self._in_file, partial(self._at_url, client)):
             try:
                 found += await read()
-            except (OSError, UnicodeError, httpx.HTTPError, NoticeError) as error:
-                trouble.append(str(error) or repr(error))  # a timeout says nothing of itself
+            except (OSError, UnicodeError, NoticeError) as error:
+                trouble.append(str(error))
         words = "; ".join(trouble)
         if words and words != self._trouble:
             self._logger.warning("Whether this machine is about to be taken away cannot be read: %s", words)
@@ -92,7 +92,13 @@ class NoticeWatch:
         url = self._settings.notice_url
         if url is None:
             return []
-        answer = await client.get(url, headers={"Metadata": "true", "Metadata-Flavor": "Google"})
+        asked = client.get(url, headers={"Metadata": "true", "Metadata-Flavor": "Google"})
+        try:  # the client's own limit is for each piece, and an answer may have no end
+            answer = await asyncio.wait_for(asked, _ANSWERS_IN_S)
+        except (asyncio.TimeoutError, httpx.TimeoutException):
+            raise NoticeError(f"{url} did not answer within {_ANSWERS_IN_S:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise NoticeError(f"{url} gave no answer: {error or repr(error)}") from None
         if answer.status_code == httpx.codes.OK:
             return self._heard(answer.text, f"announced at {url}")
         if answer.status_code != httpx.codes.NOT_FOUND:
@@ -147,23 +153,27 @@ def notice_in(told: str, now: float, notice_s: float) -> float | None:
         return now + float(text)
     if text[0] in "[{":
         try:
-            dates = list(_dates(json.loads(text)))
-        except json.JSONDecodeError as error:
+            said = list(_said(json.loads(text)))
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits is no JSONDecodeError
             raise NoticeError(f"{text[:80]!r} is not JSON: {error}") from None
+        dates = [one for one in said if isinstance(one, str) and one]
+        if said and not dates:  # Azure leaves NotBefore empty once it has begun: that takes nothing back
+            raise NoticeError(f"{text[:80]!r} is no notice: no date stands where one is needed")
         return min(map(_date, dates), default=None)
     return _date(text)
 
 
-def _dates(value: Any) -> Iterator[str]:
+def _said(value: Any) -> Iterator[str | int | float]:
+    """What stands under a name that clouds give to the date."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            if name.lower() in _NAMES and isinstance(inner, str) and inner:
+            if name.lower() in _NAMES and isinstance(inner, (str, int, float)):
                 yield inner
             else:
-                yield from _dates(inner)
+                yield from _said(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _dates(inner)
+            yield from _said(inner)
 
 
 def _date(text: str) -> float:
@@ -172,9 +182,14 @@ def _date(text: str) -> float:
     except ValueError:
         try:
             found = parsedate_to_datetime(text)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise NoticeError(
                 f"{text[:80]!r} is no notice: a date such as 2026-03-01T18:00+01:00 is needed, a number of seconds, "
                 "TRUE, or JSON with `time` or `NotBefore`"
             ) from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)).timestamp()
+    moment = (found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)).timestamp()
+    try:
+        datetime.fromtimestamp(moment).astimezone()  # as it is said in the log
+    except (ValueError, OverflowError):
+        raise NoticeError(f"{text[:80]!r} is no date of this system's clock") from None
+    return moment

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.forecast import Outlook, Rehearsal
+from prefect_gpu.scheduling.model.cluster import Node, Quotas
 
 # Times are told to so many runs, the first to start; the others are told about how many come first.
 TOLD_TIMES = 20
@@ -43,8 +44,9 @@ class Expectations:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._outlooks: dict[str, Outlook] = {}
-        self._at = float("-inf")
+        self._at = self._played_at = float("-inf")  # of the last look: monotonic, and the worker's time
         self._took_s = 0.0
+        self._under = Quotas(), tuple[Node, ...]()
 
     def of(self, run_id: str) -> Outlook | None:
         """What is expected of a run; None if it is too new."""
@@ -65,12 +67,19 @@ class Expectations:
         Returns:
             Whether it was.
         """
+        under = _set_by_people(scheduler.state.quotas), tuple(scheduler.state.nodes.values())
+        if under != self._under:  # what was expected while a queue was paused, or a node away, holds no longer
+            self._outlooks, self._under = {}, under
+        job = None if run_id is None else scheduler.state.jobs.get(run_id)
+        if job is not None and job.gave_way_at > self._played_at:  # what was expected of it has happened
+            self._outlooks.pop(job.id, None)
         age_s, least_s = time.monotonic() - self._at, self._took_s / _SHARE
         if age_s < (self._took_s if run_id is not None and run_id not in self._outlooks else max(_EVERY_S, least_s)):
             return False
         try:
             began = time.perf_counter()
-            rehearsal = Rehearsal(scheduler, CLOCK())
+            self._played_at = CLOCK()
+            rehearsal = Rehearsal(scheduler, self._played_at)
             self._outlooks = await asyncio.to_thread(rehearsal.play)
             self._took_s = time.perf_counter() - began
         except Exception:  # a bug; runs are started all the same, and shown as waiting
@@ -78,6 +87,12 @@ class Expectations:
             self._outlooks, self._took_s = {}, 60.0
         self._at = time.monotonic()
         return True
+
+
+def _set_by_people(quotas: Quotas) -> Quotas:
+    """The limits and pauses, which change seldom, without what changes with each run and each hour."""
+    queues = tuple(replace(queue, active_elsewhere=0) for queue in quotas.queues)
+    return replace(quotas, queues=queues, pool_active_elsewhere=0, shares=None)
 
 
 def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | None = None) -> str:

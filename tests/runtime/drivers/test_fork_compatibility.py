@@ -34,7 +34,7 @@ def test_the_environment_of_a_run_can_be_had_warm(preloaded: ForkCompatibility, 
         locks=tmp_path,
     )
     own |= channel_environment(
-        token="token", url="ws://127.0.0.1:1", file=tmp_path / "channel.json", gated=True, keep_best=True
+        token="token", url="ws://127.0.0.1:1", file=tmp_path / "channel.json", gated=True, keep_best=True, stays=True
     )
     assert preloaded.difference({**os.environ, **own}, str(tmp_path)) is None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -36,13 +38,29 @@ LOGGER = logging.getLogger("tests.notice")
         "Sun, 01 Mar 2026 18:00:00 GMT": AT,
         '{"action": "terminate", "time": "2026-03-01T18:00:00Z"}': AT,
         '{"Events": [{"EventType": "Preempt", "NotBefore": "Sun, 01 Mar 2026 18:00:00 GMT"}]}': AT,
+        '{"time": 17, "Events": [{"NotBefore": ""}, {"NotBefore": "Sun, 01 Mar 2026 18:00:00 GMT"}]}': AT,
     }.items(),
 )
 def test_what_clouds_say(told: str, at: float | None) -> None:
     assert notice_in(told, now=1000.0, notice_s=30.0) == at
 
 
-@pytest.mark.parametrize("told", ["<html>", "{", "tomorrow", '{"time": "soon"}'])
+@pytest.mark.parametrize(
+    "told",
+    [
+        "<html>",
+        "{",
+        "tomorrow",
+        '{"time": "soon"}',
+        '{"time": 17}',
+        '{"Events": [{"EventStatus": "Started", "NotBefore": ""}]}',  # Azure's, once it has begun
+        "[" * 100_000,
+        '{"x": ' + "9" * 5000 + "}",
+        "Mon, 01 Jan 99999999999999999999 00:00:00",
+        "9999-12-31T23:59:59-12:00",
+    ],
+    ids=lambda told: told[:20],
+)
 def test_what_is_no_notice(told: str) -> None:
     with pytest.raises(NoticeError):
         notice_in(told, now=1000.0, notice_s=30.0)
@@ -140,3 +158,28 @@ async def test_what_cannot_be_read_hides_nothing_that_is_known_from_elsewhere(
         file.unlink()
         await watch.look(client)
         assert fleet.nodes[0].ends_why == "the worker is to leave by then"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:1/", "{endless}"])
+async def test_an_address_that_gives_no_answer_is_named_and_hides_no_file(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefect_gpu.worker.nodes.notice._ANSWERS_IN_S", 0.2)
+
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    url = url.format(endless=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    file, fleet = tmp_path / "notice", Fleet([Node("here", (), ())])
+    file.write_text("2031-01-01T00:00Z")
+    async with server, httpx.AsyncClient() as client:
+        watch = NoticeWatch(GpuSettings(notice_file=file, notice_url=url), fleet, LOGGER)
+        await asyncio.wait_for(watch.look(client), 30.0)  # it never ended
+    assert str(file) in fleet.nodes[0].ends_why
+    assert f"cannot be read: {url} " in caplog.text

@@ -18,7 +18,7 @@ from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node, Queue, Quotas
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.worker.queue import holds
@@ -137,7 +137,9 @@ def one_device(*jobs: str, at: float) -> Scheduler:
 
 async def test_a_forecast_that_fails_is_reported_and_nothing_is_expected(caplog: pytest.LogCaptureFixture) -> None:
     expected = Expectations(logging.getLogger("tests.expectations"))
-    broken: Any = SimpleNamespace(profile=SimpleNamespace(name="no profile"), abilities=None)
+    broken: Any = SimpleNamespace(
+        profile=SimpleNamespace(name="no profile"), abilities=None, state=SimpleNamespace(quotas=Quotas(), nodes={})
+    )
     await expected.refresh(broken)
     assert "cannot be forecast" in caplog.text
     assert expected.of("a") is None
@@ -201,6 +203,42 @@ async def test_a_waiting_run_is_shown_again_when_its_start_moves(monkeypatch: py
     waits.now += 4
     await waits.look()
     assert len(waits.messages) == 2 and "(in about 8 min)" in waits.messages[1]
+
+
+async def test_a_queue_that_is_resumed_is_no_longer_said_to_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(monkeypatch)
+    paused = Quotas((Queue("q", "urgent", paused=True),))
+    waits.scheduler.handle(ev.QuotasChanged(paused), waits.now)
+    why = "the work queue 'urgent' is paused"
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "queue-paused", why))
+    waits.now += 1
+    waits.scheduler.handle(ev.QuotasChanged(Quotas((Queue("q", "urgent"),))), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    assert "paused" in waits.messages[0] and "Expected to start" in waits.messages[1], waits.messages
+
+
+async def test_a_device_that_is_back_is_no_longer_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(monkeypatch)
+    nodes = tuple(waits.scheduler.state.nodes.values())
+    waits.scheduler.handle(ev.NodesChanged(()), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", "no available node can hold it"))
+    waits.now += 1
+    waits.scheduler.handle(ev.NodesChanged(nodes), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    assert "no available node" in waits.messages[0].lower() and "Expected to start" in waits.messages[1], waits.messages
+
+
+async def test_a_run_that_gave_way_is_not_told_when_it_was_to_start_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read "Expected to start at 19:46:34 (at any moment)" at 19:46:42, and for another 20 seconds."""
+    waits = Waits(monkeypatch)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    waits.now += 1
+    waits.scheduler.handle(ev.JobEnded("first", "completed"), waits.now)
+    waits.scheduler.handle(ev.JobSubmitted("other", Request(), "q", NOON - 1, NOON, "", Estimate(1000.0)), waits.now)
+    waits.now += 1
+    waits.scheduler.handle(ev.JobStopped(waits.run_id), waits.now)
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", f"{BUSY} again"))
+    assert "(in about 17 min)" in waits.messages[1], waits.messages
 
 
 async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
