@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import uuid4
@@ -21,6 +22,8 @@ from prefect.logging import get_logger
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import get_call_parameters
+from prefect.utilities.collections import visit_collection
+from pydantic import Secret, SecretBytes, SecretStr
 
 from prefect_gpu.request import (
     Converged,
@@ -45,6 +48,7 @@ _OTHER_ARGUMENTS = {"work_pool", "env", "include_files", "include_files_base_dir
 _BINDING = ("job_variables", "launcher", "include_files", "include_files_base_dir")
 # Variables of every Prefect pool: never taken for misspelt arguments.
 _COMMON_VARIABLES = {"name", "labels", "command"}
+_MASKED = "**********"  # what pydantic writes in the place of a secret
 
 
 def gpu(
@@ -297,11 +301,17 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         again from the UI, which Prefect does not offer for submitted flows.
 
         Args:
-            parameters: The flow's parameters, by name.
+            parameters: The flow's parameters, by name. Futures among them are waited for.
 
         Returns:
-            A future; ``.result()`` waits for what the flow returns.
+            A future; ``.result()`` waits for what the flow returns. Of a deployment's run, Prefect keeps that only with
+            ``@flow(persist_result=True)``.
+
+        Raises:
+            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON.
         """
+        parameters = resolve_futures_to_results(parameters)
+        self._must_be_sendable(parameters)
         return run_coro_as_sync(self._start(parameters))  # type: ignore[return-value]
 
     async def _start(self, parameters: dict[str, Any]) -> PrefectFlowRunFuture[R]:
@@ -374,6 +384,17 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                     f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
                     "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
                 )
+            told = list(_leaves(sent.get(name)))
+            if any(isinstance(one, float) and not isfinite(one) for one in told):
+                raise TypeError(
+                    f"{name}: NaN and infinity cannot be sent to the pool, because they are no JSON: the run would get "
+                    "None. Give a finite number, or None; or text such as 'inf', where the flow calls float() of it."
+                )
+            if _MASKED in told and _holds_secret(value):
+                raise TypeError(
+                    f"{name}: a secret cannot be sent to the pool: the run would get {_MASKED!r}. Give the name of a "
+                    "block that has it, and let the flow load the block."
+                )
 
     def _warn_of_unknown_variables(self, work_pool: WorkPool) -> None:
         known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))
@@ -385,6 +406,26 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                 ", ".join(map(repr, unknown)),
                 self.name,
             )
+
+
+def _leaves(sent: Any) -> Iterator[Any]:
+    """The values in a document of JSON."""
+    if isinstance(sent, (dict, list)):
+        for part in sent.values() if isinstance(sent, dict) else sent:
+            yield from _leaves(part)
+    else:
+        yield sent
+
+
+def _holds_secret(value: Any) -> bool:
+    found = []
+
+    def visit(part: Any) -> Any:
+        found.append(isinstance(part, (Secret, SecretBytes, SecretStr)))
+        return part
+
+    visit_collection(value, visit)
+    return any(found)
 
 
 def _range_of(asked: Any) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -88,8 +89,10 @@ class Watch(list[Watched]):
 def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s: float = 1.0) -> Watch:
     """Show runs until all of them are over. To interrupt it ends the watching; the runs go on.
 
+    If Prefect goes out of reach meanwhile, it says so once, and goes on when Prefect answers again.
+
     Args:
-        runs: What ``submit`` and ``start`` return, flow runs, or their ids.
+        runs: A list of what ``submit`` and ``start`` return, of flow runs, or of their ids.
         every_s: Seconds between two looks.
 
     Returns:
@@ -97,6 +100,7 @@ def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s
 
     Raises:
         ValueError: A run is none of these, or Prefect does not know it. The message names it.
+        httpx.HTTPError: Prefect is out of reach from the beginning.
 
     Example:
         ```python
@@ -105,14 +109,17 @@ def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s
             pyplot.plot(*zip(*run.losses), label=run.name)
         ```
     """
+    if isinstance(runs, str) or not isinstance(runs, Iterable):
+        raise ValueError(f"runs={runs!r} is no list: give a list of runs, such as watch([future]).")
     ids = [_id_of(run) for run in runs]
     screen, seen = _Notebook() if _in_notebook() else _Lines(), Watch()
     with get_client(sync_client=True) as client:
+        look_again = _Patient(client, ids)
         try:
             while not seen or not all(one.over for one in seen):
                 if seen:
                     time.sleep(every_s)
-                seen = look(client, ids)
+                seen = look_again(seen)
                 screen.show(seen)
                 if not ids:
                     break
@@ -121,11 +128,38 @@ def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s
                 time.monotonic() < ended + _SETTLED_S
             ):
                 time.sleep(min(every_s, 1.0))
-                before, seen = seen, look(client, ids)
+                before, seen = seen, look_again(seen)
                 screen.show(seen)
         except KeyboardInterrupt:
             print("No longer watched. The runs go on.")
     return seen
+
+
+class _Patient:
+    """Looks, and outlives a restart of the server or a laptop that is closed: a watch may last for days."""
+
+    def __init__(self, client: SyncPrefectClient, ids: Sequence[UUID]) -> None:
+        self._client, self._ids = client, ids
+        self._away = False
+
+    def __call__(self, before: Watch) -> Watch:
+        """The runs as they are now; as they were before if Prefect is out of reach.
+
+        Raises:
+            httpx.HTTPError: It is out of reach from the beginning, or refuses to answer.
+        """
+        try:
+            found = look(self._client, self._ids)
+        except httpx.HTTPError as error:
+            refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+            if refused or not before:
+                raise
+            if not self._away:
+                print(f"Prefect is out of reach ({error}). The runs go on, and are shown once it answers.", flush=True)
+            self._away = True
+            return before
+        self._away = False
+        return found
 
 
 def look(client: SyncPrefectClient, ids: Sequence[UUID]) -> Watch:

@@ -16,11 +16,13 @@ from typing import Any
 import httpx
 import pytest
 from prefect import Flow, flow, get_client, task
+from prefect.blocks.system import Secret
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Pending
+from pydantic import SecretStr
 
 from benchmarks._host.served import using
 from prefect_gpu.bundles.execute import read_bundle
@@ -346,6 +348,31 @@ def test_futures_among_the_parameters_are_waited_for_and_what_cannot_be_sent_is_
     for value in (threading.Lock(), {"deep": [threading.Lock()]}):
         with pytest.raises(TypeError, match=f"^data: this {type(value).__name__} cannot be sent .* path of a file"):
             train(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "NaN and infinity cannot be sent"),  # Prefect would send null
+        ({"deep": [1.0, float("inf")]}, "NaN and infinity cannot be sent"),
+        (SecretStr("hush"), r"the run would get '\*{10}'"),
+        ([Secret(value="hush")], "Give the name of a block"),
+        (threading.Lock(), "this lock cannot be sent"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_would_arrive_as_something_else_is_refused(value: Any, words: str) -> None:
+    @gpu()
+    @flow
+    def train(data: Any) -> None: ...
+
+    for call in (train, train.submit, train.start):
+        with pytest.raises(TypeError, match=f"^data: .*{words}"):
+            call(data=value)
+
+
+def test_a_text_that_looks_like_a_masked_secret_is_sent(pool: str) -> None:
+    assert gpu(pool)(flow(lambda data: None)).submit(["*" * 10, 1e300])
 
 
 def test_a_variable_that_the_pool_does_not_know_is_reported(pool: str, caplog: pytest.LogCaptureFixture) -> None:

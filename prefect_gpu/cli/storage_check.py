@@ -1,4 +1,4 @@
-"""The doctor's check of the checkpoints' bucket: do its own rules delete what runs may need?"""
+"""The doctor's check of the checkpoints' bucket: is it in reach, and do its own rules delete what runs may need?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY_OF_A_RUN = re.compile(r"[0-9a-f-]{0,36}(/.*)?")  # its beginning, below the
 
 
 def check_checkpoints(settings: GpuSettings) -> list[Finding]:
-    """Whether the rules of the bucket, if they are in one, expire checkpoints. Takes a few seconds at most.
+    """Whether the bucket, if they are in one, is in reach, and its rules expire checkpoints. Takes a few seconds.
 
     Whoever may not read these rules is told nothing bad: to keep checkpoints, nobody needs to read them.
     """
@@ -39,8 +39,20 @@ def check_checkpoints(settings: GpuSettings) -> list[Finding]:
         rules = _rules(place, credentials)
     except Exception as error:  # whatever a network, a proxy or a stranger's server may do
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if remedy := _out_of_reach(error):
+            return [Finding("warning", "checkpoints", f"{place} is out of reach from here: {said}.", remedy)]
         return [Finding("ok", "checkpoints", f"{place}. Its lifecycle rules could not be read: {said}")]
     return check_rules(place, rules, settings.keep_days)
+
+
+def _out_of_reach(error: Exception) -> str:
+    """What to do if an error says that no checkpoint can be kept there; empty: it does not."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from prefect_gpu.training.checkpoints.s3 import error_code, remedy_of
+
+    no_bucket = isinstance(error, ClientError) and error_code(error) == "NoSuchBucket"
+    return remedy_of(error) if no_bucket or isinstance(error, BotoCoreError) else ""
 
 
 def check_rules(place: S3Location, rules: Iterable[Mapping[str, Any]], keep_days: float) -> list[Finding]:

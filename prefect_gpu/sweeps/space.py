@@ -28,11 +28,16 @@ def propose(study: Study, space: Space) -> tuple[Trial, dict[str, Any]]:
     """The next trial of a study, and what it tries: a value for each parameter, from the study's sampler.
 
     Raises:
-        ValueError: A range makes no sense. The message names it.
+        ValueError: A range makes no sense, or a function does not return parameters. The message names it.
     """
     if callable(space):
         trial = study.ask()
-        return trial, dict(space(trial))
+        found = space(trial)
+        if not isinstance(found, Mapping):
+            raise ValueError(
+                f"space(trial) returned {found!r}: let it return parameters by name, such as {{'lr': 0.1}}."
+            )
+        return trial, dict(found)
     trial = study.ask({name: distribution(name, asked) for name, asked in space.items()})
     return trial, {name: _as_asked(space[name], value) for name, value in trial.params.items()}
 

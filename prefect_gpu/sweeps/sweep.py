@@ -11,13 +11,17 @@ import optuna
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from prefect_gpu.decorators import GpuFlow
+from prefect_gpu.storage.engine import masked
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
 from prefect_gpu.sweeps.space import Space, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
+
+_A_URL = "give the URL of a database, such as 'sqlite:////srv/search.db' or 'postgresql://user@host/studies'"
 
 
 class SweepError(RuntimeError):
@@ -78,7 +82,7 @@ def sweep(
         Optuna's study: ``study.best_params``, ``study.best_value``, ``study.trials``.
 
     Raises:
-        ValueError: An argument makes no sense. The message names it.
+        ValueError: An argument makes no sense, or the storage cannot be used. The message names it.
         SweepError: All trials failed, or none has begun in time.
 
     Example:
@@ -88,6 +92,22 @@ def sweep(
     """
     if not isinstance(train, GpuFlow):
         raise ValueError(f"train={train!r} is not allowed: give a flow with @gpu above @flow.")
+    kinds: tuple[tuple[str, Any, type, str], ...] = (
+        ("sampler", sampler, BaseSampler, "give one of Optuna's, such as optuna.samplers.TPESampler()"),
+        ("pruner", pruner, BasePruner, "give one of Optuna's, such as optuna.pruners.MedianPruner()"),
+        ("rungs", rungs, Rungs, "give asha()"),
+        ("fixed", fixed, Mapping, "give parameters by name, such as {'epochs': 10}"),
+        ("storage", storage, str, _A_URL),
+        ("name", name, str, "give a text"),
+    )
+    for field, value, kind, remedy in kinds:
+        if value is not None and not isinstance(value, kind):
+            raise ValueError(f"{field}={value!r} is not allowed: {remedy}.")
+    if not callable(space) and not isinstance(space, Mapping):
+        raise ValueError(
+            f"space={space!r} is not allowed: give ranges and choices by parameter, such as {{'lr': (0.001, 0.1)}}, "
+            "or a function of Optuna's trial."
+        )
     for field, value in (("trials", trials), ("parallel", parallel)):
         if type(value) is not int or value < 1:
             raise ValueError(f"{field}={value!r} is not allowed: give a whole number of at least 1.")
@@ -114,14 +134,20 @@ def sweep(
             f"space[{unfit!r}] has a choice that the study's database cannot keep: give texts, numbers, True, False, "
             "None, or lists of them, and let the flow make of them what it needs."
         )
-    study = optuna.create_study(
-        storage=storage,
-        study_name=name,
-        direction=direction,
-        sampler=sampler or TPESampler(),
-        pruner=pruner,
-        load_if_exists=True,
-    )
+    try:
+        study = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            direction=direction,
+            sampler=sampler or TPESampler(),
+            pruner=pruner,
+            load_if_exists=True,
+        )
+    except (SQLAlchemyError, ImportError) as error:
+        why = str(getattr(error, "orig", None) or error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"storage={masked(storage or '')!r} cannot be used: {why}. If it is wrong, {_A_URL}."
+        ) from error
     if study.direction.name.lower() != direction:
         raise ValueError(
             f"direction={direction!r} is not allowed: the study {name!r} that is gone on with is to "

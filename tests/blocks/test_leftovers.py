@@ -94,6 +94,23 @@ def test_rules_of_the_bucket_that_delete_checkpoints_are_found(
     assert found.level == "ok" and "lifecycle rules could not be read: An error occurred" in found.text
 
 
+def test_a_bucket_where_nothing_can_be_kept_is_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That was called fine: its rules could not be read."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in s3.environment:
+        monkeypatch.delenv(name, raising=False)
+    place = f"s3://nowhere/x?endpoint_url={s3.endpoint_url}"
+    (without_a_key,) = check_checkpoints(GpuSettings(checkpoints=place))
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    (without_a_bucket,) = check_checkpoints(GpuSettings(checkpoints=place))
+    (without_a_server,) = check_checkpoints(GpuSettings(checkpoints="s3://b/x?endpoint_url=http://127.0.0.1:9"))
+    found = [without_a_key, without_a_bucket, without_a_server]
+    assert [one.level for one in found] == ["warning"] * 3
+    assert "is out of reach from here: Unable to locate credentials." in without_a_key.text
+    assert [one.remedy.split()[0] for one in found] == ["Set", "Make", "Check"]
+
+
 def test_doctor_asks_with_what_the_block_says(used: Sandbox, s3: S3Server, tmp_path: Path) -> None:
     bucket = with_rule(s3, expires(7))
     file = tmp_path / "storage.yaml"

@@ -9,11 +9,15 @@ import pytest
 
 from prefect_gpu.scheduling import profiles
 
+PROFILES = {"raises": lambda: 1 // 0, "returns nothing": lambda: None, "is none": profiles.Profile("x")}
+WITHOUT_A_NAME = {3: lambda: profiles.Profile("three")}
+
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    theirs = EntryPoint("theirs", "no_such_module:PROFILES", profiles.GROUP)
-    monkeypatch.setattr(profiles, "entry_points", lambda group: (theirs, *entry_points(group=group)))
+    values = ("no_such_module:PROFILES", f"{__name__}:PROFILES", f"{__name__}:WITHOUT_A_NAME")
+    theirs = [EntryPoint("theirs", value, profiles.GROUP) for value in values]
+    monkeypatch.setattr(profiles, "entry_points", lambda group: (*theirs, *entry_points(group=group)))
     profiles._registered.cache_clear()
     yield
     profiles._registered.cache_clear()
@@ -22,5 +26,21 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("broken")
 def test_a_package_whose_profiles_cannot_be_loaded_keeps_nobody_from_the_others() -> None:
     assert profiles.get_profile("tiresias").name == "tiresias"
-    with pytest.raises(ValueError, match=r"choose one of adaptive, .*; those that no_such_module:PROFILES registers"):
+    with pytest.raises(ValueError, match="choose one of adaptive, ") as said:
         profiles.get_profile("nonsense")
+    for value, why in (("no_such_module:PROFILES", "Module"), (f"{__name__}:WITHOUT_A_NAME", "TypeError: the name 3")):
+        assert f"; those that {value} registers cannot be loaded ({why}" in str(said.value)
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("raises", r"cannot be made \(ZeroDivisionError: .*\): mend the package"),
+        ("returns nothing", "makes no Profile: None"),
+        ("is none", r"cannot be made \(TypeError: 'Profile' object is not callable\)"),
+    ],
+)
+def test_a_registered_profile_that_cannot_be_made_is_named(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^profile='{name}' {words}"):
+        profiles.get_profile(name)

@@ -121,6 +121,29 @@ def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:
         sweep(train, {}, trials=1, direction=["minimize", "maximize"])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ({"space": ["x"]}, r"space=\['x'\] is not allowed: give ranges and choices"),
+        ({"space": lambda trial: None}, r"space\(trial\) returned None"),
+        ({"sampler": "tpe"}, "sampler='tpe' is not allowed"),
+        ({"pruner": "median"}, "pruner='median' is not allowed"),  # it pruned nothing, without a word
+        ({"pruner": optuna.pruners.MedianPruner}, r"such as optuna.pruners.MedianPruner\(\)"),
+        ({"rungs": 3}, r"rungs=3 is not allowed: give asha\(\)"),
+        ({"fixed": ["x"]}, r"fixed=\['x'\] is not allowed"),
+        ({"name": 3}, "name=3 is not allowed"),
+        ({"storage": Path("study.db")}, "storage=.* is not allowed: give the URL of a database"),
+        ({"storage": "study.db"}, "storage='study.db' cannot be used: .*'sqlite:////srv/search.db'"),
+        ({"storage": "sqlite:////nowhere/x.db"}, "cannot be used: unable to open database file. If it is wrong"),
+        ({"storage": "oracle://me:secret@db/x"}, r"storage='oracle://me:\*\*\*@db/x' cannot be used: Failed to import"),
+    ],
+    ids=str,
+)
+def test_arguments_of_other_kinds_are_refused(argument: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sweep(gpu()(flow(lambda x: x)), **{"space": {"x": (0.0, 1.0)}, "trials": 1, **argument})
+
+
 def test_a_study_is_gone_on_with_in_its_own_direction(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(storage=storage, study_name="search")

@@ -177,15 +177,16 @@ class Launch:
         return step if _is_count(step) else None
 
     def held_s(self, now: float) -> float:
-        """Seconds for which the run has held its devices, in this launch and in those before it.
+        """Seconds for which the run has held its devices, in this launch and in those before it."""
+        return float(self.record.known.get("held_s", 0.0)) + self.held_now_s(now)
 
-        Those at a closed gate do not count: it is another that holds them then.
-        """
-        before, times = float(self.record.known.get("held_s", 0.0)), self.record.times
+    def held_now_s(self, now: float) -> float:
+        """The same in this launch alone. Those at a closed gate do not count: it is another that holds them then."""
+        times = self.record.times
         since = times.get("granted")
         if self.record.gated:
             since = None if self.record.behind is not None else times.get(GATE_OPENED, times.get(protocol.TRAINING))
-        return before + (max(0.0, now - since) if since is not None else 0.0)
+        return max(0.0, now - since) if since is not None else 0.0
 
     def attach(self, *followers: Follower) -> None:
         """They hear, in this order, of all that happens from here on."""

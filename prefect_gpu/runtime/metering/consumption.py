@@ -76,9 +76,11 @@ class Consumption(Follower):
     def adopted(self, launch: Launch, at: float) -> None:
         """See :class:`.Follower`. It held its devices while no worker looked; of their energy then nothing is known."""
         taken = launch.record.known.setdefault(CONSUMED, {})
-        since = launch.record.times.get(CONSUMED, at)
+        since = launch.record.times.get(CONSUMED)
+        # Without it, the record is taken as it was at the launch, or of a version that did not count.
+        passed_s = max(0.0, at - since) if since is not None else launch.held_now_s(at)
         for device in self._of(launch):
-            self._take_time(taken, device, max(0.0, at - since))
+            self._take_time(taken, device, passed_s)
         self._hold(launch, at)
 
     def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:

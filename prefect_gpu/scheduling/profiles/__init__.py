@@ -31,7 +31,10 @@ def _registered() -> tuple[Mapping[str, Callable[[], Profile]], tuple[str, ...]]
     failed = []
     for entry in entry_points(group=GROUP):
         try:
-            found.update(entry.load())
+            table = dict(entry.load())
+            if odd := [name for name in table if not isinstance(name, str)]:
+                raise TypeError(f"the name {odd[0]!r} is no text")
+            found.update(table)
         except Exception as error:  # one package's mistake must not hide the profiles of the others
             failed.append(f"those that {entry.value} registers cannot be loaded ({type(error).__name__}: {error})")
     return found | _OURS, tuple(failed)
@@ -41,10 +44,19 @@ def get_profile(name: str) -> Profile:
     """A fresh profile of that name.
 
     Raises:
-        ValueError: There is none; the message lists those there are, and names registrations that cannot be loaded.
+        ValueError: There is none; the message lists those there are, and names registrations that cannot be loaded. Or
+            whoever registered it makes none.
     """
     make = _OURS.get(name) or all_profiles().get(name)
     if make is None:
         failed = "".join(f"; {words}" for words in _registered()[1])
         raise ValueError(f"profile={name!r} is not known: choose one of {', '.join(sorted(all_profiles()))}{failed}.")
-    return make()
+    try:
+        profile = make()
+    except Exception as error:
+        raise ValueError(
+            f"profile={name!r} cannot be made ({type(error).__name__}: {error}): mend the package that registers it."
+        ) from error
+    if not isinstance(profile, Profile):
+        raise ValueError(f"profile={name!r} makes no Profile: {profile!r}. Mend the package that registers it.")
+    return profile

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.manifest import (
@@ -342,6 +342,7 @@ _REMEDIES = {
     "AccessDenied": "These credentials may not read and write there.",
     "InvalidAccessKeyId": "AWS_ACCESS_KEY_ID is not known to the server.",
     "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not belong to AWS_ACCESS_KEY_ID.",
+    "ExpiredToken": "AWS_SESSION_TOKEN has expired: give new credentials.",
 }
 
 
@@ -351,9 +352,15 @@ def out_of_reach(what: str, error: BotoCoreError | ClientError) -> str:
     Args:
         what: What cannot be reached, with its verb: ``"The models at s3://bucket are"``.
     """
+    return f"{what} out of reach: {error}. {remedy_of(error)}"
+
+
+def remedy_of(error: BotoCoreError | ClientError) -> str:
+    """What to do about an error of S3's."""
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        return "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a block that has them."
     code = error_code(error) if isinstance(error, ClientError) else ""
-    remedy = _REMEDIES.get(code, "Check that the server is up, and endpoint_url and region.")
-    return f"{what} out of reach: {error}. {remedy}"
+    return _REMEDIES.get(code, "Check that the server is up, and endpoint_url and region.")
 
 
 def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: bool = True, **options: Any) -> Any:

@@ -138,6 +138,14 @@ def test_a_later_worker_goes_on_from_the_record() -> None:
     assert (kept.device_s, kept.energy_j, kept.cost) == (50.0, 140.0, pytest.approx(50.0))
 
 
+def test_a_later_worker_counts_from_the_grant_what_no_record_tells() -> None:
+    world = World()
+    run = launched("a", Placement("here", ("GPU-1",), (0,)), times={"granted": world.now - 60.0})
+    world.consumption.adopted(run, world.now)
+    world.pass_time(10.0)
+    assert world.end(run).device_s == 70.0
+
+
 def test_what_the_owner_of_a_run_has_kept_of_it_counts_and_not_what_this_worker_remembers() -> None:
     world, kept_of_it = World(3600.0), {"device_s": 40.0, "energy_j": 900.0, "energy_from": "gpu", "cost": 40.0}
     run = world.begin("a", "GPU-1")
