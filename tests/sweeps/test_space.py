@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import warnings
 from pathlib import Path
@@ -125,7 +126,6 @@ def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:
     ("argument", "words"),
     [
         ({"space": ["x"]}, r"space=\['x'\] is not allowed: give ranges and choices"),
-        ({"space": lambda trial: None}, r"space\(trial\) returned None"),
         ({"sampler": "tpe"}, "sampler='tpe' is not allowed"),
         ({"pruner": "median"}, "pruner='median' is not allowed"),  # it pruned nothing, without a word
         ({"pruner": optuna.pruners.MedianPruner}, r"such as optuna.pruners.MedianPruner\(\)"),
@@ -137,11 +137,16 @@ def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:
         ({"storage": "sqlite:////nowhere/x.db"}, "cannot be used: unable to open database file. If it is wrong"),
         ({"storage": "oracle://me:secret@db/x"}, r"storage='oracle://me:\*\*\*@db/x' cannot be used: Failed to import"),
     ],
-    ids=str,
+    ids=itertools.count(),
 )
 def test_arguments_of_other_kinds_are_refused(argument: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         sweep(gpu()(flow(lambda x: x)), **{"space": {"x": (0.0, 1.0)}, "trials": 1, **argument})
+
+
+def test_a_space_that_returns_no_parameters_is_told_so() -> None:
+    with pytest.raises(ValueError, match=r"space\(trial\) returned None: let it return parameters by name"):
+        space.propose(optuna.create_study(), lambda trial: None)  # type: ignore[arg-type,return-value]
 
 
 def test_a_study_is_gone_on_with_in_its_own_direction(tmp_path: Path) -> None:
