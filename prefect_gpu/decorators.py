@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
@@ -48,6 +49,7 @@ _OTHER_ARGUMENTS = {"work_pool", "env", "include_files", "include_files_base_dir
 _BINDING = ("job_variables", "launcher", "include_files", "include_files_base_dir")
 # Variables of every Prefect pool: never taken for misspelt arguments.
 _COMMON_VARIABLES = {"name", "labels", "command"}
+_status: dict[str, str] = {}  # of pools, when runs were submitted to them last
 _MASKED = "**********"  # what pydantic writes in the place of a secret
 
 
@@ -289,6 +291,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         work_pool = run_coro_as_sync(read_ready_pool(self.work_pool))
         assert work_pool is not None
         self._warn_of_unknown_variables(work_pool)
+        _say_if_nothing_starts(work_pool)
         found = copy(self)
         found.launcher = self.launcher or launcher_for(work_pool.storage_configuration)
         found._ready = True
@@ -406,6 +409,23 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                 ", ".join(map(repr, unknown)),
                 self.name,
             )
+
+
+def _say_if_nothing_starts(work_pool: WorkPool) -> None:
+    """Whoever forgot to start a worker, or to resume the pool, would wait without a word. It is said once."""
+    status, name = work_pool.status.name if work_pool.status else "", work_pool.name
+    if _status.get(name) == status:
+        return
+    _status[name] = status
+    if status == "NOT_READY":
+        logger.warning(
+            "Work pool %r has no worker that is online, so runs wait. Start one: `prefect worker start --pool %s`.",
+            name,
+            quote(name),
+        )
+    elif status == "PAUSED":
+        remedy = f"prefect work-pool resume {quote(name)}"
+        logger.warning("Work pool %r is paused, so runs wait. Resume it: `%s`.", name, remedy)
 
 
 def _leaves(sent: Any) -> Iterator[Any]:

@@ -380,6 +380,24 @@ def test_a_variable_that_the_pool_does_not_know_is_reported(pool: str, caplog: p
     assert "no job variable 'image'" in caplog.text
 
 
+def test_a_pool_that_nobody_serves_or_that_is_paused_is_told_once(pool: str, caplog: pytest.LogCaptureFixture) -> None:
+    train = gpu(pool)(plain)
+    train.submit()
+    train.submit()
+    with get_client(sync_client=True) as client:
+        client.update_work_pool(pool, WorkPoolUpdate(is_paused=True))
+        train.submit()
+        client.update_work_pool(pool, WorkPoolUpdate(is_paused=False))
+        client.send_worker_heartbeat(pool, "one")
+    train.submit()
+    told = [record.getMessage() for record in caplog.records if "so runs wait" in record.getMessage()]
+    assert told == [
+        f"Work pool {pool!r} has no worker that is online, so runs wait. "
+        f"Start one: `prefect worker start --pool {pool}`.",
+        f"Work pool {pool!r} is paused, so runs wait. Resume it: `prefect work-pool resume {pool}`.",
+    ]
+
+
 def test_storage_that_somebody_configured_is_left_alone(pool: str, tmp_path: Path) -> None:
     async def configure() -> tuple[Any, Any]:
         async with get_client() as client:

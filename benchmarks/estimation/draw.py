@@ -53,6 +53,6 @@ def draw(curve: dict[int, Any], unseen: dict[str, Any], path: Path) -> None:
         axis.set_xlabel("runs learned from")
     for axis in axes[:, 0]:
         axis.set_ylabel("R² on 50 other runs")
-    axes[0, 0].legend(fontsize=7, loc="lower right")
-    figure.tight_layout()
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), fontsize=8, loc="lower center", ncol=len(curve[max(curve)]))
+    figure.tight_layout(rect=(0, 0.04, 1, 1))  # above the legend
     figure.savefig(path, dpi=130)

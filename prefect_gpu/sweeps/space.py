@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -74,6 +75,20 @@ def distribution(name: str, asked: Any) -> BaseDistribution:
     if isinstance(asked, tuple) and 2 <= len(asked) <= 3:
         return _range(name, asked)
     raise ValueError(f"space[{name!r}]={asked!r} is not allowed: {_REMEDY}.")
+
+
+def misfit_of(function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
+    """Why a function cannot be called with parameters of these names; empty: it can.
+
+    Example:
+        >>> misfit_of(lambda lr, epochs=3: None, {"lr": 0.1, "epoch": 5})
+        "got an unexpected keyword argument 'epoch'"
+    """
+    try:
+        inspect.signature(function).bind(**parameters)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _choices(asked: Any) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from prefect_gpu.storage.engine import masked
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
-from prefect_gpu.sweeps.space import Space, unfit_for_a_database
+from prefect_gpu.sweeps.space import Space, misfit_of, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
 
 _A_URL = "give the URL of a database, such as 'sqlite:////srv/search.db' or 'postgresql://user@host/studies'"
@@ -124,6 +124,8 @@ def sweep(
         raise ValueError("pruner= and rungs= are not allowed together: rungs are where trials are stopped. Give one.")
     if twice := [one for one in fixed or {} if not callable(space) and one in space]:
         raise ValueError(f"fixed has {twice[0]!r}, which is in space, too, and would be searched: leave it out of one.")
+    if not callable(space) and (misfit := misfit_of(train.fn, {**(fixed or {}), **space})):
+        raise ValueError(f"space and fixed do not fit the parameters of the flow {train.name!r}: {misfit}.")
     name = name or train.name
     watched = pruner is not None or rungs is not None
     if storage is None and watched:

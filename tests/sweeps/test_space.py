@@ -144,6 +144,21 @@ def test_arguments_of_other_kinds_are_refused(argument: dict[str, Any], words: s
         sweep(gpu()(flow(lambda x: x)), **{"space": {"x": (0.0, 1.0)}, "trials": 1, **argument})
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"space": {"rate": (0.0, 1.0)}, "fixed": {"x": 1}}, "'train': got an unexpected keyword argument 'rate'"),
+        ({"space": {"y": (0.0, 1.0)}}, "'train': missing a required argument: 'x'"),
+    ],
+)
+def test_parameters_that_the_flow_does_not_have_are_refused_before_a_trial_begins(
+    given: dict[str, Any], words: str
+) -> None:
+    """The first trial would fail with it, and count among those of the study."""
+    with pytest.raises(ValueError, match=f"space and fixed do not fit the parameters of the flow {words}"):
+        sweep(gpu()(flow(name="train")(lambda x, y=1: x)), trials=1, **given)
+
+
 def test_a_space_that_returns_no_parameters_is_told_so() -> None:
     with pytest.raises(ValueError, match=r"space\(trial\) returned None: let it return parameters by name"):
         space.propose(optuna.create_study(), lambda trial: None)  # type: ignore[arg-type,return-value]
@@ -153,7 +168,7 @@ def test_a_study_is_gone_on_with_in_its_own_direction(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(storage=storage, study_name="search")
     with pytest.raises(ValueError, match="'search' that is gone on with is to minimize"):
-        sweep(gpu()(flow(lambda x: x)), {}, trials=1, direction="maximize", storage=storage, name="search")
+        sweep(gpu()(flow(lambda: 1)), {}, trials=1, direction="maximize", storage=storage, name="search")
 
 
 def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
