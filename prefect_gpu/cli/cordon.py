@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -13,6 +14,7 @@ from prefect_gpu.units import parse_seconds
 if TYPE_CHECKING:
     from prefect_gpu.runtime.devices.cordons import Cordons
 
+_BY_HAND = "by hand"
 _Devices = Annotated[
     list[str], typer.Argument(help="Devices as `prefect-gpu status` names them, or the beginning of a name.")
 ]
@@ -20,7 +22,7 @@ _Devices = Annotated[
 
 def cordon(
     devices: _Devices,
-    reason: Annotated[str, typer.Option(help="Why, in words: it is shown wherever the device is.")] = "by hand",
+    reason: Annotated[str, typer.Option(help="Why, in words: it is shown wherever the device is.")] = _BY_HAND,
     by: Annotated[
         str | None,
         typer.Option(
@@ -40,9 +42,9 @@ def cordon(
     from prefect_gpu.runtime.disk.files import UnreadableError
 
     try:
-        chosen = [one for device in devices for one in nodes.get(device) or [_one_of(device, known)]]
+        chosen = _chosen(devices, nodes, known)
         moment = None if by is None else _moment(by, datetime.now().astimezone())
-        cordons.add(dict.fromkeys(chosen, reason), None if moment is None else moment.timestamp())
+        cordons.add(dict.fromkeys(chosen, reason.strip() or _BY_HAND), None if moment is None else moment.timestamp())
     except UnreadableError as error:
         common.fail(str(error))
     except OSError as error:
@@ -57,20 +59,22 @@ def uncordon(devices: _Devices) -> None:
     from prefect_gpu.runtime.disk.files import UnreadableError
 
     try:
-        cordoned = set(cordons.read())
+        cordoned = sorted(cordons.read())
         if not cordoned:
             common.fail("no device is out of service.", code=2)
-        chosen = [
-            one
-            for device in devices
-            for one in cordoned & {*nodes.get(device, ())} or [_one_of(device, sorted(cordoned))]
-        ]
+        chosen = _chosen(devices, nodes, cordoned)
         cordons.remove(*chosen)
     except UnreadableError as error:
         common.fail(str(error))
     except OSError as error:
         _cannot_be_changed(cordons, error)
     common.console().print(f"In service again: {', '.join(chosen)}.")
+
+
+def _chosen(asked: Sequence[str], nodes: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str]:
+    """Devices, each one once. The name of a node stands for those of its devices that are known."""
+    of_nodes = {node: [device for device in devices if device in known] for node, devices in nodes.items()}
+    return list(dict.fromkeys(one for name in asked for one in of_nodes.get(name) or [_one_of(name, known)]))
 
 
 def _cordons() -> tuple[Cordons, list[str], dict[str, list[str]]]:
@@ -126,7 +130,7 @@ def _here(moment: datetime) -> datetime:
     return moment if moment.tzinfo is not None else moment.astimezone()
 
 
-def _one_of(device: str, known: list[str]) -> str:
+def _one_of(device: str, known: Sequence[str]) -> str:
     """The device with this id, or the only one whose id begins so; else the command ends."""
     found = [device] if device in known else [one for one in known if one.startswith(device)]
     if len(found) != 1:

@@ -230,7 +230,7 @@ class Controller:
     @property
     def away(self) -> Sequence[str]:
         """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
-        return [*self._driver.away, *(device for device in self.fleet.device_ids if self.fleet.is_out(device))]
+        return sorted([*self._driver.away, *(device for device in self.fleet.device_ids if self.fleet.is_out(device))])
 
     def coming(self, job: Job) -> Coming | None:
         """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""

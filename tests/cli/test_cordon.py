@@ -23,6 +23,8 @@ def test_a_device_is_taken_out_of_service_and_put_back(run_cli: InProcess, tmp_p
     run_cli("cordon", "virtual-3", "--reason", "dusty", **env)
     again = Cordons(tmp_path).read()["virtual-3"]
     assert (again.reason, again.since) == ("dusty", first.since)
+    done = run_cli("cordon", "virtual-3", "virtual-3", "--reason", " ", **env)
+    assert "Out of service: virtual-3." in done.stdout and Cordons(tmp_path).read()["virtual-3"].reason == "by hand"
     done = run_cli("uncordon", "virtual-3", **env)
     assert done.exit_code == 0 and list(Cordons(tmp_path).read()) == ["virtual-10"]
 
