@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from prefect_gpu.runtime.actions.adjusting import Adjuster
 from prefect_gpu.runtime.actions.eviction import Eviction
 from prefect_gpu.runtime.actions.instances import Instances
 from prefect_gpu.runtime.actions.launches import Launches
+from prefect_gpu.runtime.actions.nodes_wanted import NodesWanted
 from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.clock import CLOCK, Clock
@@ -25,14 +25,16 @@ from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.runtime.devices.health_watch import HealthWatch
 from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.disk.event_log import EventLog
-from prefect_gpu.runtime.drivers.base import Coming, Demand, Driver, Wanted
+from prefect_gpu.runtime.drivers.base import Coming, Driver
 from prefect_gpu.runtime.host import Host
 from prefect_gpu.runtime.launch.launch import Follower, Launch, Suspend
 from prefect_gpu.runtime.launch.records import RecordStore
 from prefect_gpu.runtime.launch.report_schema import checked, checked_time
 from prefect_gpu.runtime.launch.reports import Measurements, Phases
+from prefect_gpu.runtime.launch.saving import RecordSaver
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.metering.consumption import Consumption
+from prefect_gpu.runtime.metering.contention_rows import ContentionRows
 from prefect_gpu.runtime.metering.idle import IdleTime
 from prefect_gpu.runtime.metering.pressure_watch import PressureWatch
 from prefect_gpu.runtime.metering.prices import Prices
@@ -46,16 +48,13 @@ from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.state.endings import needs_s
 from prefect_gpu.scheduling.waste.rule import WasteRule
-from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
 _SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place
-_SAVE_AGAIN_S = 10.0  # a record that could not be written
 
 
 class Controller:
@@ -116,8 +115,10 @@ class Controller:
         self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
         self._host = host
         self._driver = driver
-        driver.may_start, driver.demand, driver.on_faults = leads, self._demand, self.health.found
+        self._wanted = NodesWanted(state, self.runs, clock)
+        driver.may_start, driver.demand, driver.on_faults = leads, self._wanted.demand, self.health.found
         self._records = RecordStore(state_dir, pool, self._logger)
+        self._saver = RecordSaver(self._records, self.runs, self._may_act, self._logger)
         place = checkpoints or str(state_dir / "checkpoints")
         self.checkpoints = RunCheckpoints(place, self._logger, credentials, pool_id)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
@@ -134,14 +135,15 @@ class Controller:
         )
         driver.channel = lambda: self._channel.url
         self.waste = WasteFinder(
-            waste, self.runs, self.fleet.named, self.handle, state, self._save, clock, self._logger
+            waste, self.runs, self.fleet.named, self.handle, state, self._saver.save, clock, self._logger
         )
-        self._adjuster = Adjuster(self._channel, self.fleet, self.runs, self._save, clock)
-        self._eviction = Eviction(self._channel, self._save, self._logger)
+        self._adjuster = Adjuster(self._channel, self.fleet, self.runs, self._saver.save, clock)
+        self._eviction = Eviction(self._channel, self._saver.save, self._logger)
         self._instances = Instances(
             driver, self.fleet, self.checkpoints, self._channel, state_dir=state_dir, pool=pool, logger=self._logger
         )
         self._tasks = Tasks(self._logger)
+        self._contention = ContentionRows(host, self._may_act, clock, self._tasks, self._logger)
         self._launches = Launches(
             host=host,
             instances=self._instances,
@@ -154,22 +156,23 @@ class Controller:
             followers=self._followers,
             state=self.scheduler.state,
             tell=self.handle,
-            save=self._save,
+            save=self._saver.save,
             leads=leads,
             clock=clock,
             tasks=self._tasks,
             logger=self._logger,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._outdated: dict[str, Launch] = {}  # whose records could not be brought up to date
-        self._saving_again: asyncio.TimerHandle | None = None
         self._closing = False
 
     def _followers(self) -> tuple[Follower, ...]:
         """What is attached to a launch. Phases are told early on: until the scheduler knows, a device may be idle."""
-        meter = SlowdownMeter(self.runs.values(), self._keep)
+        meter = SlowdownMeter(self.runs.values(), self._contention.keep)
         first = self.idle, self.consumption, Phases(), self._adjuster, self.estimates
         return (*first, Measurements(), meter, self._eviction, self.waste, self.activity, *self.listeners)
+
+    def _may_act(self) -> bool:
+        return not self._closing and self._leads()
 
     def _done_s(self, run_id: str) -> float:
         job = self.scheduler.state.jobs.get(run_id)
@@ -213,9 +216,9 @@ class Controller:
     async def close(self) -> None:
         """Let go. Running processes go on; the next worker finds them."""
         self._closing = True
-        for timer in (self._timer, self._saving_again):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._saver.close()
         self._adjuster.close()
         self._eviction.close()
         await self._tasks.close()
@@ -234,21 +237,7 @@ class Controller:
 
     def coming(self, job: Job) -> Coming | None:
         """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""
-        return self._driver.coming(self._wanted(job))
-
-    def _demand(self) -> Demand:
-        """What waits for a place and for nothing else, and where something runs: see :attr:`.Driver.demand`."""
-        state, now = self.scheduler.state, self._clock()
-        waiting = [job for job in state.waiting() if job.due_at <= now and state.limit_on(job.queue) is None]
-        busy = {node for job in state.running.values() if job.placement is not None for node in job.placement.nodes}
-        # Or is being left. Whose processes are gone needs no node to make its end known, which may take a while.
-        here = [launch for launch in self.runs.values() if not launch.gone.is_set()]
-        left = {node for launch in here for node in launch.record.placement.nodes}
-        return Demand(tuple(map(self._wanted, waiting)), frozenset(busy | left))
-
-    def _wanted(self, job: Job) -> Wanted:
-        state = self.scheduler.state
-        return Wanted(job.request, job.remaining_s(self._clock()), needs_s(job, state))
+        return self._driver.coming(self._wanted.by(job))
 
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unfinished."""
@@ -268,7 +257,7 @@ class Controller:
         An error of the scheduler's is logged and goes no further: whoever reports, say, that a run has ended, has more
         to do. A run for which no place could be looked for is set aside for a while, so that others get theirs.
         """
-        if self._closing or not self._leads():
+        if not self._may_act():
             return
         now = self._clock()
         self._log.write(event, now)
@@ -315,7 +304,7 @@ class Controller:
             return False
         run.cancelling = True
         run.record.cancelled = True
-        self._save(run)
+        self._saver.save(run)
         if run.handle is not None:
             await run.handle.stop(grace_seconds)
         return True
@@ -363,50 +352,10 @@ class Controller:
         job = self.scheduler.state.running.get(launch.run_id)
         if job is not None and job.placement is not None:
             launch.record.request, launch.record.placement = job.request, job.placement
-            self._save(launch)
-
-    def _keep(self, row: ContentionRow) -> None:
-        """Have what two runs on several nodes do to each other kept at once: one of them may be stopped for it now."""
-        if self._closing or not self._leads():
-            return
-
-        async def write() -> None:
-            try:
-                dated = replace(row, measured_at=self._clock.unix(row.measured_at))
-                await asyncio.to_thread(self._host.record_contention, dated)
-            except Exception as error:  # the scheduler has been told: only the next worker will not know
-                self._logger.warning("The slowdown of run %s could not be recorded: %s", row.run_id, error)
-
-        self._tasks.start(write(), f"contention-{row.run_id}")
+            self._saver.save(launch)
 
     def _on_session(self, run_id: str, session: str) -> None:
         run = self.runs.get(run_id)
         if run is not None and run.record.session != session:
             run.record.session = session
-            self._save(run)
-
-    def _save(self, run: Launch) -> None:
-        """Bring the record up to date. The run must not suffer if the disk is full: until there is room again, an older
-        record will do.
-        """
-        if run.damaged:
-            return
-        try:
-            self._records.write(run.folder, run.record)
-            self._outdated.pop(run.run_id, None)
-        except OSError as error:
-            log = self._logger.debug if run.run_id in self._outdated else self._logger.warning
-            log("The record of run %s could not be brought up to date: %s", run.record.name, error)
-            self._outdated[run.run_id] = run
-            if self._saving_again is None:
-                self._saving_again = asyncio.get_running_loop().call_later(_SAVE_AGAIN_S, self._save_again)
-
-    def _save_again(self) -> None:
-        self._saving_again = None
-        outdated, self._outdated = self._outdated, {}
-        if self._closing or not self._leads():
-            return
-        for run_id, run in outdated.items():
-            if self.runs.get(run_id) is run:
-                self._outdated[run_id] = run  # what failed before is no news
-                self._save(run)
+            self._saver.save(run)

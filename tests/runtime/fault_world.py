@@ -478,7 +478,8 @@ class Worker:
         self.controller._adjuster._channel = self.channel  # type: ignore[assignment]
         self.controller._eviction._channel = self.channel  # type: ignore[assignment]
         self.controller._instances._channel = self.channel  # type: ignore[assignment]
-        self.controller._records = self.controller._launches.records = _Records(self, world.folder)
+        records = _Records(self, world.folder)
+        self.controller._records = self.controller._launches.records = self.controller._saver._records = records
         self.controller.scheduler.profile.reactions[1].margin = world.margin  # type: ignore[attr-defined]
         scheduler = self.controller.scheduler
         reactions = (*scheduler.profile.reactions, _Orders(world))

@@ -134,7 +134,10 @@ async def test_a_history_that_cannot_be_written_keeps_nobody_from_being_stopped(
     history = History("sqlite://")
     bench = Bench(tmp_path, history)
 
+    refused = []
+
     def refuse(row: dict[str, Any]) -> None:
+        refused.append(row)
         raise OSError("the disk is full")
 
     bench.host.record_contention = refuse  # type: ignore[method-assign]
@@ -147,6 +150,7 @@ async def test_a_history_that_cannot_be_written_keeps_nobody_from_being_stopped(
         await bench.launch("two", "other")
         await bench.train(13, one=4, two=4)
         assert bench.controller.runs["one"].eviction is not None
+        await until(lambda: refused)
     finally:
         await bench.controller.close()
         history.close()

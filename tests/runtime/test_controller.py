@@ -473,7 +473,7 @@ async def test_a_run_that_an_earlier_worker_was_about_to_stop_for_others_is_stop
         handle = await bench.launch()
         run = bench.controller.runs["a"]
         run.record.leaving = "another comes first"
-        bench.controller._save(run)
+        bench.controller._saver.save(run)
     second = Bench(tmp_path, bench.driver.world)
     second.host = second.controller._host = second.controller._launches.host = Patient()
     await second.controller.start()
@@ -579,7 +579,7 @@ async def test_a_cancellation_outlives_the_worker(tmp_path: Path) -> None:
         await bench.launch("a")
         run = bench.controller.runs["a"]
         run.record.cancelled = True
-        bench.controller._save(run)
+        bench.controller._saver.save(run)
     async with running(tmp_path, bench.driver.world) as second:
         assert second.controller.runs["a"].cancelling
 
