@@ -41,7 +41,7 @@ def test_a_run_is_told_of_its_cores_in_a_report_and_can_read_them(controller: An
         """
     )
     controller.instruct(USE_CPUS, cpus=[CORES[0]])
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert out.split() == ["1", "1", "MainThread"], err
 
 
@@ -72,7 +72,7 @@ def test_xgboost_uses_as_many_threads_from_the_next_round_on(controller: Any, co
         """
     )
     controller.instruct(USE_CPUS, cpus=CORES[:count])
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert out.split() == [str(count)], err
 
 
@@ -95,5 +95,5 @@ def test_torch_uses_as_many_threads_from_the_next_report_on(controller: Any) -> 
         """
     )
     controller.instruct(USE_CPUS, cpus=[CORES[0]])
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert out.split() == ["1"], err

@@ -274,7 +274,7 @@ def test_cores_change_while_running(controller: Any) -> None:
         """
     )
     controller.instruct(USE_CPUS, cpus=[cores[-1]])
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert out.splitlines() == [str(cores[-1]), "{1}"], err
 
 
@@ -312,7 +312,7 @@ def test_a_worker_that_dies_and_comes_back_elsewhere_misses_nothing(controller: 
         process.stdin.write("\n")
         process.stdin.flush()
         controller.start()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert len(ports) > 1
     assert [step for step, _ in controller.losses] == list(range(1, 41))
