@@ -135,6 +135,23 @@ def writing(*paths: Path | None) -> Iterator[None]:
         fail(f"{named} cannot be written: {error.strerror}. Name a file that this user may write, where there is room.")
 
 
+@contextmanager
+def deciding(profile: str) -> Iterator[None]:
+    """End the command with a reason, and where it is in the code, if a policy of the profile fails."""
+    import traceback
+
+    from prefect_gpu.scheduling import SchedulingError
+
+    try:
+        yield
+    except SchedulingError as error:
+        [*_, last] = traceback.extract_tb((error.__cause__ or error).__traceback__)
+        fail(
+            f"profile={profile!r} cannot decide ({error}, in {last.name}, {last.filename}:{last.lineno}): mend the "
+            "package that registers it, or choose another profile."
+        )
+
+
 def print_json(value: Any) -> None:
     """Write `value` (dataclasses too) as JSON."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))

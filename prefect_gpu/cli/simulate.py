@@ -116,7 +116,7 @@ def simulate(
     _tell_left_out(found, nodes * gpus_per_node)
     if not found.jobs:
         common.fail(f"{trace}: no job of it can run on this cluster. Name another trace, or a larger cluster.")
-    with progress(len(found.jobs), shown=not as_json) as advance:
+    with progress(len(found.jobs), shown=not as_json) as advance, common.deciding(profile):
         try:
             results = simulate(
                 found.jobs,

@@ -12,6 +12,7 @@ import typer
 from prefect_gpu.cli import common
 from prefect_gpu.cli.init import Kind
 
+_PREFIX = "PREFECT_INTEGRATIONS_GPU_"
 _MOST_DEVICES = 256
 
 
@@ -29,8 +30,10 @@ def up(
 ) -> None:
     """Start a Prefect server, a work pool and a worker for this folder, to try things out.
 
-    They go on in the background, with everything that is theirs in .prefect-gpu/. What you start in this folder finds
-    them by a line in its .env. `prefect-gpu down` ends them.
+    They go on in the background, with everything that is theirs in .prefect-gpu/. The worker's settings are those of
+    the environment, PREFECT_INTEGRATIONS_GPU_…, but it keeps a state folder and a history of its own, and knows no
+    blocks of another server. What you start in this folder finds them by a line in its .env. `prefect-gpu down` ends
+    them.
     """
     from prefect_gpu.lab.dotenv import put
     from prefect_gpu.lab.sandbox import SandboxError
@@ -58,7 +61,7 @@ def up(
     if found is None:
         typer.echo("Starting a Prefect server and a worker ...")
         try:
-            found = tryout.start(pool, settings, kind.value)
+            found = tryout.start(pool, _settings() | settings, kind.value)
         except SandboxError as error:
             common.fail(str(error))
         except OSError as error:
@@ -78,6 +81,13 @@ def up(
     for name, value in found.settings().items():
         if os.environ.get(name, value) != value:
             typer.echo(f"{name} is set in this shell, and counts more than .env: unset it.", err=True)
+
+
+def _settings() -> dict[str, str]:
+    """What the environment sets for a worker, but for folders, which are its own here, and blocks of another server."""
+    left_out = {f"{_PREFIX}{name}" for name in ("STATE_DIR", "HISTORY_URL", "CLUSTER", "SLURM", "QUOTA")}
+    found = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX) and name not in left_out}
+    return {name: value for name, value in found.items() if not value.startswith("block:")}
 
 
 def down(

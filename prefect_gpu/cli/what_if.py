@@ -74,8 +74,10 @@ def what_if(
     except ValueError as wrong:
         common.fail(str(wrong).replace("gpus=", "--gpus "), code=2)
     live = "learned" if settings.learn else "none"  # what the pool's own scheduler is told
-    control = replay(past, was, KNOWLEDGE[live]())
-    changed = replay(past, then, KNOWLEDGE[knowledge](), nodes)
+    with common.deciding(was):
+        control = replay(past, was, KNOWLEDGE[live]())
+    with common.deciding(then):
+        changed = replay(past, then, KNOWLEDGE[knowledge](), nodes)
     devices = sum(len(node.devices) for node in nodes)
     if as_json:
         common.print_json(

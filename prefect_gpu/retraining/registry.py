@@ -142,7 +142,9 @@ class ModelRegistry:
 
         Raises:
             RegistryError: It is not what was registered, or out of reach.
+            TypeError: It is no version; :meth:`version` gives that of a name.
         """
+        _check(version=version)
         store = self.place.below(version.place).store()  # it holds the copy on this machine
         try:
             found = store.restore()
@@ -193,6 +195,7 @@ class ModelRegistry:
         Raises:
             Superseded: That is not the champion any more. Nothing was decided.
         """
+        _check(version=version, instead_of=instead_of or version)
         return self._decide("promoted", version, version.name, reason, instead_of.name if instead_of else "", about)
 
     def keep(self, version: Version, reason: str, *, champion: Version, **about: Any) -> Decision:
@@ -201,6 +204,7 @@ class ModelRegistry:
         Raises:
             Superseded: That is not the champion any more. Nothing was decided.
         """
+        _check(version=version, champion=champion)
         return self._decide("kept", version, champion.name, reason, champion.name, about)
 
     def roll_back(self, to: str | None = None, reason: str = "", **about: Any) -> Decision:
@@ -242,6 +246,13 @@ class ModelRegistry:
     def _newest(self) -> Decision | None:
         numbers = self._decisions.numbers()
         return _read(Decision, self._decisions, numbers[-1]) if numbers else None
+
+
+def _check(**given: object) -> None:
+    """Refuse what is no version, such as the name of one, which people see everywhere."""
+    for argument, value in given.items():
+        if not isinstance(value, Version):
+            raise TypeError(f"{argument}={value!r} is no Version: give registry.version({value!r}).")
 
 
 def _line_of_champions(decisions: list[Decision]) -> list[str]:

@@ -54,7 +54,7 @@ from prefect_gpu.training import protocol
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
-_SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place
+_SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place; or a decision that failed
 
 
 class Controller:
@@ -261,9 +261,11 @@ class Controller:
             return
         now = self._clock()
         self._log.write(event, now)
+        failed = False
         try:
             instructions = self.scheduler.handle(event, now)
         except SchedulingError as error:
+            failed = True
             of_run = "" if error.job is None else f" of run {error.job}"
             self._logger.exception("The scheduler failed at %s%s", type(event).__name__, of_run)
             instructions = error.instructions
@@ -275,7 +277,7 @@ class Controller:
                 self._carry_out(instruction, now)
             except Exception:  # the next one concerns another run
                 self._logger.exception("What the scheduler decided was not carried out: %s", instruction)
-        self._arm_timer(now)
+        self._arm_timer(now, failed)
 
     def _carry_out(self, instruction: do.Instruction, now: float) -> None:
         match instruction:
@@ -323,11 +325,13 @@ class Controller:
         """Let a run have newer credentials for its checkpoints; see :data:`.protocol.ENV_CREDENTIALS`."""
         await self._instances.give_credentials(run, credentials)
 
-    def _arm_timer(self, now: float) -> None:
+    def _arm_timer(self, now: float, failed: bool) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due = self.scheduler.next_due()
+        if failed:  # what was due may be due still, and would fail again at once, again and again
+            due = now + _SET_ASIDE_S
         if due is not None:
             wait_s = max(0.0, due - now) + 0.001
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.handle, ev.TimePassed())

@@ -20,6 +20,7 @@ from prefect_gpu.scheduling.promises.keep import KeepPromises
 from prefect_gpu.scheduling.promises.reach import LEVEL
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.waiting import Unsortable
 
 
 class SchedulingError(RuntimeError):
@@ -107,6 +108,9 @@ class Scheduler:
         decision.keeps_promises = self._keeps_promises
         try:
             self._decide(event, decision)
+        except Unsortable as failed:
+            decision.about = failed.job
+            raise SchedulingError(decision, failed.error) from failed.error
         except Exception as error:
             raise SchedulingError(decision, error) from error
         return decision.instructions

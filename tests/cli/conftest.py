@@ -16,6 +16,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from prefect_gpu.cli import app
+from prefect_gpu.scheduling import profiles
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.order.orders import Fifo
 from tests.storage.conftest import history_url  # noqa: F401
 
 REPOSITORY = Path(__file__).parents[2]
@@ -66,3 +69,18 @@ def run_cli(state: Path, monkeypatch: pytest.MonkeyPatch) -> InProcess:
         return result
 
     return run
+
+
+class Breaks(Fifo):
+    """An order with a bug."""
+
+    def key(self, job: Job, *_: object) -> tuple[object, ...]:
+        """See the class."""
+        raise KeyError("no such column")
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A profile of this name, and what a command says when it fails."""
+    monkeypatch.setitem(profiles._OURS, "breaks", lambda: profiles.Profile("breaks", Breaks()))
+    return f"Error: profile='breaks' cannot decide (KeyError: 'no such column', in key, {__file__}:"

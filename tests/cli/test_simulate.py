@@ -198,6 +198,12 @@ def test_a_bad_row_is_named_by_its_line(run_cli: InProcess, tmp_path: Path, rows
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("world", ["cluster", "muri"])
+def test_a_policy_that_fails_is_named_with_its_place(run_cli: InProcess, trace: Path, breaks: str, world: str) -> None:
+    done = run_cli(*on(trace, "--profile", "breaks", "--world", world))
+    assert done.exit_code == 1 and breaks in done.stderr
+
+
 def test_a_trace_that_is_not_there(run_cli: InProcess, tmp_path: Path) -> None:
     done = run_cli(*on(tmp_path / "none.csv", "--profile", "fifo"))
     assert done.exit_code == 2 and "none.csv does not exist. Name the file of a trace." in done.stderr

@@ -149,6 +149,27 @@ class Pretended:
         Pretended.closed += 1
 
 
+def test_the_worker_is_told_the_settings_of_the_environment(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {}
+
+    class Told(Pretended):
+        def __init__(self, folder: Path, settings: dict[str, str], *_: object) -> None:
+            super().__init__(folder)
+            told.update(settings)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Told)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    names = ("PROFILE", "VIRTUAL_DEVICES", "HISTORY_URL", "CLUSTER", "CHECKPOINTS")
+    ours = {f"PREFECT_INTEGRATIONS_GPU_{name}": "sjf" for name in names}
+    ours["PREFECT_INTEGRATIONS_GPU_CHECKPOINTS"] = "block:checkpoint-storage/team"  # as the cluster, another server's
+    done = run_cli("up", "--virtual-devices", "3", **ours)
+    assert done.exit_code == 0, done.output
+    assert told == {"PREFECT_INTEGRATIONS_GPU_PROFILE": "sjf", "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": "3"}
+
+
 def test_a_second_ctrl_c_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stopped(Pretended):
         def start_server(self) -> None:

@@ -75,6 +75,12 @@ def test_the_table(run_cli: InProcess, filled: None) -> None:
     assert "The simulation of the past is 0% below what was recorded." in done.stdout
 
 
+def test_a_policy_that_fails_is_named_with_its_place(run_cli: InProcess, filled: None, breaks: str) -> None:
+    for options in (["--profile", "breaks", *BOTH], ["--profile", "fifo", "--present", "breaks"]):
+        done = run_cli("what-if", *options)
+        assert done.exit_code == 1 and breaks in done.stderr
+
+
 def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
     done = run_cli("what-if", "--profile", "sjf")
     assert done.exit_code == 1

@@ -46,6 +46,14 @@ class RegistrySuite:
         assert models.load(made, Path.read_text) == "weights"
         with pytest.raises(RegistryError, match=r"version='v9' is not in the registry .* there: v0001, v0002"):
             models.version("v9")
+        for use in (
+            lambda: models.load("v0001", Path.read_text),  # type: ignore[arg-type]
+            lambda: models.promote("v0001", "", instead_of=None),  # type: ignore[arg-type]
+            lambda: models.promote(made, "", instead_of="v0001"),  # type: ignore[arg-type]
+            lambda: models.keep(made, "", champion="v0001"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(TypeError, match=r"='v0001' is no Version: give registry.version\('v0001'\)."):
+                use()
 
     def test_numbers_of_numpy_and_what_json_does_not_know_are_kept(self, models: ModelRegistry, model: Path) -> None:
         about = {"metrics": {"loss": np.float32(0.5)}, "parameters": {"folder": Path("data"), "layers": np.int64(3)}}

@@ -24,10 +24,13 @@ from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.launch.launch import Follower, Launch
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import record as log
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job, Request, Status
+from prefect_gpu.scheduling.order.orders import Fifo
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.training import protocol
@@ -173,6 +176,70 @@ async def test_a_run_that_the_scheduler_cannot_deal_with_harms_no_other(tmp_path
         assert caplog.text.count("The scheduler failed at") > failures
     lines = (tmp_path / "events" / "pool.jsonl").read_text().splitlines()
     assert sum("PlacingFailed" in line for line in lines) >= 1
+
+
+class Picky(Fifo):
+    """An order that has no key for a run, or one that cannot be compared with those of others."""
+
+    refuses: Request | None = None
+    says: str | None = None
+
+    def key(self, job: Job, *arguments: Any) -> Any:
+        """See the class."""
+        if job.request == self.refuses:
+            if self.says is not None:
+                raise KeyError(self.says)
+            return (None, job.id)
+        return super().key(job, *arguments)
+
+
+@pytest.mark.parametrize("says", ["no such column", None])
+async def test_a_run_that_the_order_cannot_sort_is_told_and_lost_to_nobody(tmp_path: Path, says: str | None) -> None:
+    order = Picky()
+    order.says, order.refuses = says, Request(cpus=1)
+    async with running(tmp_path) as bench:
+        bench.controller.scheduler = Scheduler(replace(get_profile("fifo"), order=order), ABILITIES)
+        bench.controller.handle(ev.NodesChanged((NODE,)))
+        await bench.launch("first")
+        await bench.launch("second")
+        bench.submit("third", due=bench.now)
+        bench.controller.handle(ev.JobSubmitted("bad", order.refuses, "q", 1.0, bench.now + 5.0, "name of bad"))
+        bench.now += 6.0
+        bench.controller.handle(ev.TimePassed())
+        reason = says or "not supported between instances of"
+        await until(lambda: any(reason in hold.reason for hold in bench.host.holds if hold.job == "bad"))
+        bench.controller.runs["first"].handle.end(0)  # type: ignore[union-attr]
+        await until(lambda: "launched third" in bench.host.said)
+        order.refuses = None
+        bench.now += 61.0
+        bench.controller.handle(ev.TimePassed())
+        bench.controller.runs["second"].handle.end(0)  # type: ignore[union-attr]
+        await until(lambda: "launched bad" in bench.host.said)
+
+
+class Breaks(Backfill):
+    """An allocation that breaks."""
+
+    broken = False
+
+    def act(self, decision: Decision) -> bool:
+        """See the class."""
+        if self.broken:
+            raise ZeroDivisionError("no devices")
+        return super().act(decision)
+
+
+async def test_a_decision_that_fails_is_made_again_after_a_while_and_not_at_once(tmp_path: Path) -> None:
+    action = Breaks()
+    async with running(tmp_path) as bench:
+        bench.controller.scheduler = Scheduler(replace(get_profile("fifo"), allocation=(action,)), ABILITIES)
+        bench.controller.handle(ev.NodesChanged((NODE,)))
+        bench.submit("later", due=bench.now + 5.0)
+        action.broken = True
+        bench.now += 6.0
+        bench.controller.handle(ev.TimePassed())
+        timer = bench.controller._timer
+        assert timer is not None and timer.when() > asyncio.get_running_loop().time() + 30.0
 
 
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:

@@ -45,6 +45,22 @@ class Profile:
     learned: Learned = field(default_factory=Learned)
     heeds_shares: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what would fail later, with an event that has nothing to do with it."""
+        for name, kind in (("order", Order), ("placement", PlacementPolicy), ("sharing", Sharing)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name}={value!r} is no {kind.__name__}: give an object of such a class")
+        for name, one in (("allocation", Action), ("reactions", Reaction)):
+            value = getattr(self, name)
+            if not (isinstance(value, tuple) and all(isinstance(part, one) for part in value)):
+                raise TypeError(
+                    f"{name}={value!r} is no tuple of {one.__name__} objects: give one, such as (My{one.__name__}(),)"
+                )
+        for name in ("patience_s", "most_late"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise ValueError(f"{name}={value!r} is no number from 0 on: give one, such as 300.0")
+
     @property
     def policies(self) -> tuple[Order, PlacementPolicy, Sharing]:
         """What a decision asks."""

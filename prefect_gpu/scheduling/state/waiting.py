@@ -17,6 +17,18 @@ from prefect_gpu.scheduling.state.lengths import expected_left
 _LEAST_LOOK_S = 30.0  # between two looks at whether a job is late by now: others come and go meanwhile
 
 
+class Unsortable(RuntimeError):
+    """The order has no key for a waiting job, or one that cannot be compared. The job waits in no line then.
+
+    Attributes:
+        error: What the order raised.
+    """
+
+    def __init__(self, job: Job, error: Exception) -> None:
+        super().__init__(f"{job.label}: {error}")
+        self.job, self.error = job, error
+
+
 class Books(Usage, Protocol):
     """What those who wait must know of everything else."""
 
@@ -168,16 +180,19 @@ class Waiting:
     def _enter(self, job: Job, state: Books, now: float, *, untold: bool = True) -> None:
         job.room_bytes = state.capability.room_for(job)
         stands = (job.queue, job.request, job.room_bytes)
-        line = self._lines.get(stands)
-        if line is None:
-            line = self._lines[stands] = Line(*stands)
         impatient_at = self.goes_first_at(job, state, now)
         job.impatient = impatient_at <= now
         job.late |= job.impatient
         if not job.impatient and impatient_at != float("inf"):
             heapq.heappush(self._impatient_at, (impatient_at, job.id))
         key = self._key(job, state, now)
-        insort(line.entries, (key, job), key=_key_of)
+        line = self._lines.get(stands)
+        if line is None:
+            line = self._lines[stands] = Line(*stands)
+        try:
+            insort(line.entries, (key, job), key=_key_of)
+        except TypeError as error:
+            raise Unsortable(job, error) from error
         self._entry[job.id] = (line, key, job)
         if untold or job.hold != line.told:
             line.untold[job.id] = job
@@ -215,7 +230,10 @@ class Waiting:
         priority = state.queue(job.queue).priority
         if job.impatient:
             return (priority, 0, job.not_before, job.submitted_at, job.id)
-        return (priority, 1, *self._order.key(job, state, now))
+        try:
+            return (priority, 1, *self._order.key(job, state, now))
+        except Exception as error:
+            raise Unsortable(job, error) from error
 
 
 class Walk:
@@ -230,7 +248,10 @@ class Walk:
         self._heap: list[tuple[Key, int, int, Line]] = [
             (self._key(line, number, 0), number, 0, line) for number, line in enumerate(lines)
         ]
-        heapq.heapify(self._heap)
+        try:
+            heapq.heapify(self._heap)
+        except TypeError:
+            raise self._unsortable() from None
 
     def _key(self, line: Line, number: int, at: int) -> Key:
         key = line.entries[at][0]
@@ -250,9 +271,22 @@ class Walk:
             if at < len(line.entries) and line.entries[at][1] is job:
                 at += 1
             if at < len(line.entries):
-                heapq.heapreplace(heap, (self._key(line, number, at), number, at, line))
+                try:
+                    heapq.heapreplace(heap, (self._key(line, number, at), number, at, line))
+                except TypeError as error:
+                    raise Unsortable(line.entries[at][1], error) from error
             else:
                 heapq.heappop(heap)
+
+    def _unsortable(self) -> Unsortable:
+        """Whose key cannot be compared with those before it."""
+        heap: list[tuple[Key, int, int, Line]] = []
+        for entry in sorted(self._heap, key=lambda entry: entry[1]):
+            try:
+                heapq.heappush(heap, entry)
+            except TypeError as error:
+                return Unsortable(entry[3].entries[0][1], error)
+        raise AssertionError("all keys can be compared")
 
     def leave(self) -> None:
         """Leave out the rest of the line of the job last yielded."""
