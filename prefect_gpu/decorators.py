@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from functools import partial
@@ -387,13 +387,13 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                     f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
                     "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
                 )
-            told = list(_leaves(sent.get(name)))
+            told = _parts_of(sent.get(name))
             if any(isinstance(one, float) and not isfinite(one) for one in told):
                 raise TypeError(
                     f"{name}: NaN and infinity cannot be sent to the pool, because they are no JSON: the run would get "
                     "None. Give a finite number, or None; or text such as 'inf', where the flow calls float() of it."
                 )
-            if _MASKED in told and _holds_secret(value):
+            if _MASKED in told and any(isinstance(one, (Secret, SecretBytes, SecretStr)) for one in _parts_of(value)):
                 raise TypeError(
                     f"{name}: a secret cannot be sent to the pool: the run would get {_MASKED!r}. Give the name of a "
                     "block that has it, and let the flow load the block."
@@ -412,7 +412,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
 
 
 def _say_if_nothing_starts(work_pool: WorkPool) -> None:
-    """Whoever forgot to start a worker, or to resume the pool, would wait without a word. It is said once."""
+    """Say once that a pool has no worker, or is paused: its runs would wait without a word."""
     status, name = work_pool.status.name if work_pool.status else "", work_pool.name
     if _status.get(name) == status:
         return
@@ -428,24 +428,16 @@ def _say_if_nothing_starts(work_pool: WorkPool) -> None:
         logger.warning("Work pool %r is paused, so runs wait. Resume it: `%s`.", name, remedy)
 
 
-def _leaves(sent: Any) -> Iterator[Any]:
-    """The values in a document of JSON."""
-    if isinstance(sent, (dict, list)):
-        for part in sent.values() if isinstance(sent, dict) else sent:
-            yield from _leaves(part)
-    else:
-        yield sent
-
-
-def _holds_secret(value: Any) -> bool:
+def _parts_of(value: Any) -> list[Any]:
+    """A value, and all that it holds."""
     found = []
 
-    def visit(part: Any) -> Any:
-        found.append(isinstance(part, (Secret, SecretBytes, SecretStr)))
+    def note(part: Any) -> Any:
+        found.append(part)
         return part
 
-    visit_collection(value, visit)
-    return any(found)
+    visit_collection(value, note)
+    return found
 
 
 def _range_of(asked: Any) -> tuple[Any, Any]:

@@ -22,8 +22,8 @@ from prefect.settings import Settings, get_current_settings
 from prefect.states import Completed, Pending, Running
 
 from prefect_gpu.runtime.drivers.fork_compatibility import identity
+from prefect_gpu.training.forks import end_children_well
 from prefect_gpu.training.limits.cpus import use_threads
-from prefect_gpu.training.limits.forks import end_children_well
 from prefect_gpu.training.protocol import ENV_CPUS
 
 _NOT_SETTINGS = ("PREFECT__", "PREFECT_GPU_")  # what tells one run from another: its id, its devices, its channel

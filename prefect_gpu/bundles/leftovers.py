@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.disk.leftovers import DAY_S, Leftover, is_run_id
+from prefect_gpu.runtime.leftovers import DAY_S, Leftover, is_run_id
 
 _FILES = re.compile(r"^files/[0-9a-f]+\.zip$")
 

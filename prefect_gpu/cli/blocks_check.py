@@ -30,7 +30,7 @@ async def _read(settings: GpuSettings) -> list[Finding]:
     from prefect.client.orchestration import get_client
 
     from prefect_gpu.blocks.base import BlockError
-    from prefect_gpu.worker.nodes.from_blocks import read_cluster, read_quota
+    from prefect_gpu.worker.from_blocks import read_cluster, read_quota
 
     findings = []
     async with get_client() as client:

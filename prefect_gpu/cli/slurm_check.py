@@ -43,7 +43,7 @@ async def _ask(settings: GpuSettings) -> list[Finding]:
     from prefect.client.orchestration import get_client
 
     from prefect_gpu.runtime.drivers.slurm.client import missing_commands
-    from prefect_gpu.worker.nodes.from_blocks import read_blocks
+    from prefect_gpu.worker.from_blocks import read_blocks
 
     async with get_client() as client:
         block = (await read_blocks(settings, client)).slurm

@@ -102,7 +102,7 @@ async def _place(settings: GpuSettings) -> tuple[str | None, Mapping[str, str]]:
     from prefect.settings import get_current_settings
 
     from prefect_gpu.settings import checkpoint_block
-    from prefect_gpu.worker.nodes.from_blocks import read_storage
+    from prefect_gpu.worker.from_blocks import read_storage
 
     if checkpoint_block(settings.checkpoints) is None:
         return settings.checkpoints, {}

@@ -18,12 +18,12 @@ from prefect_gpu.runtime.actions.launches import Launches
 from prefect_gpu.runtime.actions.nodes_wanted import NodesWanted
 from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.clock import CLOCK, Clock
 from prefect_gpu.runtime.devices.cordon_watch import CordonWatch
 from prefect_gpu.runtime.devices.cordons import Cordons
 from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.runtime.devices.health_watch import HealthWatch
-from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.disk.event_log import EventLog
 from prefect_gpu.runtime.drivers.base import Coming, Driver
 from prefect_gpu.runtime.host import Host

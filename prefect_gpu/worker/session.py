@@ -26,9 +26,9 @@ from prefect_gpu.bundles.storage import ensure_bundle_storage, folder_of_all
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.devices.locks import LockError, Locks
-from prefect_gpu.runtime.disk.leftovers import Cleaner
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.launch.records import RecordStore
+from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.runtime.metering.prices import Prices
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
@@ -39,21 +39,21 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.spool import spool_folder
 from prefect_gpu.worker.endings.leftovers import PoolOwner
 from prefect_gpu.worker.endings.recording import Recorder
+from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
 from prefect_gpu.worker.launching.run_credentials import run_credentials
 from prefect_gpu.worker.leadership.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
-from prefect_gpu.worker.nodes.from_blocks import read_blocks
 from prefect_gpu.worker.nodes.infrastructure import Infrastructure, infrastructure_of
 from prefect_gpu.worker.nodes.notice import NoticeWatch
 from prefect_gpu.worker.nodes.own_node import say_devices
-from prefect_gpu.worker.nodes.setup_error import SetupError
 from prefect_gpu.worker.server.asking import NO_ANSWERS
 from prefect_gpu.worker.server.control import EngineControl
 from prefect_gpu.worker.server.lane import Lane
 from prefect_gpu.worker.server.pool import PoolView
 from prefect_gpu.worker.server.server_clock import ServerClock
 from prefect_gpu.worker.server.stream import PoolStream
+from prefect_gpu.worker.setup_error import SetupError
 from prefect_gpu.worker.shares.usage_history import StayKeeper, UsageHistory
 from prefect_gpu.worker.telling.artifacts import PoolArtifact, accuracy_artifact, page_artifact
 from prefect_gpu.worker.telling.metrics import PoolMetrics

@@ -22,7 +22,7 @@ from prefect_gpu.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.links import DOCUMENTATION
 from prefect_gpu.runtime.actions.instances import CREDENTIALS_FILE
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.worker.nodes.from_blocks import read_blocks
+from prefect_gpu.worker.from_blocks import read_blocks
 from tests.live.pool import LivePool, eventually
 from tests.radosgw import ACCESS_KEY, BUCKET, ROLE, SECRET_KEY, S3Server
 

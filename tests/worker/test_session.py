@@ -13,7 +13,7 @@ import pytest
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker import session as sessions
-from prefect_gpu.worker.nodes.from_blocks import Chosen
+from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.nodes.infrastructure import Infrastructure
 from prefect_gpu.worker.session import PoolSession
 from tests.runtime.stand_ins import MemoryDriver

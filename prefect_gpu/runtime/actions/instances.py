@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.devices.fleet import Fleet
-from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.drivers.base import Driver, LaunchSpec, RunHandle
 from prefect_gpu.runtime.launch.gang import (
     adopt_together,

@@ -14,9 +14,9 @@ from prefect_gpu.runtime.actions.eviction import Eviction
 from prefect_gpu.runtime.actions.instances import Instances
 from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.channel import new_token
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.devices.fleet import Fleet
-from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.supervisor import NO_ROOM
 from prefect_gpu.runtime.host import Host, NotOursError

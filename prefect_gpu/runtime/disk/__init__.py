@@ -1,1 +1,1 @@
-"""What the worker writes to its own folder, and what is removed of it."""
+"""How the worker writes to its own folder: whole files, for its user alone, and the log of events."""

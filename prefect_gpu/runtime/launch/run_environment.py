@@ -73,7 +73,7 @@ def channel_environment(
         file: Where the channel's address is found when the worker is another one.
         gated: Whether the run waits until its predecessor trains no more.
         keep_best: Whether its best checkpoint is kept, since it may be ended early.
-        stays: Whether nobody may stop it to let it carry on later.
+        stays: Whether it is not preemptible: it is never stopped to carry on later.
     """
     return {
         protocol.ENV_TOKEN: token,

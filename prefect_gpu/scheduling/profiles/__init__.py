@@ -45,7 +45,7 @@ def get_profile(name: str) -> Profile:
 
     Raises:
         ValueError: There is none; the message lists those there are, and names registrations that cannot be loaded. Or
-            whoever registered it makes none.
+            the package that registers it makes no profile.
     """
     make = _OURS.get(name) or all_profiles().get(name)
     if make is None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prefect_gpu.training.channel.mailbox import Mailbox
+from prefect_gpu.training.forks import end_children_well
 from prefect_gpu.training.limits.caps import Caps, own_caps
 from prefect_gpu.training.limits.device_lock import DeviceLock, own_lock
-from prefect_gpu.training.limits.forks import end_children_well
 from prefect_gpu.training.protocol import ENV_CHANNEL, ENV_CHANNEL_FILE, ENV_DEVICES, ENV_GATED, ENV_RUN_ID, ENV_TOKEN
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""What is answered to whoever wants a run to end by a date, and what Prefect is told of it."""
+"""Deadlines: which ones could be promised, and what Prefect is told of those that are."""

@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 20.0
 
 
 class PoolOwner:
-    """Asks Prefect about the runs of one pool. An :class:`~prefect_gpu.runtime.disk.leftovers.Owner`."""
+    """Asks Prefect about the runs of one pool. An :class:`~prefect_gpu.runtime.leftovers.Owner`."""
 
     def __init__(self, asking: Asking, pool: PoolView, pool_name: str) -> None:
         self._asking = asking
@@ -25,7 +25,7 @@ class PoolOwner:
         self._pool_name = pool_name
 
     async def over(self, runs: Mapping[str, str], since: float) -> AsyncIterator[str]:
-        """See :meth:`~prefect_gpu.runtime.disk.leftovers.Owner.over`.
+        """See :meth:`~prefect_gpu.runtime.leftovers.Owner.over`.
 
         Runs of other pools are not ours to judge. Of those that Prefect does not have, it must be known which pool they
         were started in, and that must be ours; and Prefect must not have them for some time.

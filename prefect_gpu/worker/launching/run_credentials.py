@@ -13,7 +13,7 @@ from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.training.checkpoints.location import S3Location, parse_location
-from prefect_gpu.worker.nodes.setup_error import SetupError
+from prefect_gpu.worker.setup_error import SetupError
 
 if TYPE_CHECKING:
     from botocore.exceptions import BotoCoreError, ClientError

@@ -1,1 +1,1 @@
-"""The machines that runs start on: this one, those of an Engine or a Swarm, and those that Slurm lends."""
+"""The machines that runs start on, and what is ready there: this one, those of an Engine or a Swarm, those of Slurm."""

@@ -18,11 +18,11 @@ from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.launch.inherited import inherited
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.worker.nodes.from_blocks import Chosen
+from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.nodes.own_node import claim_node
 from prefect_gpu.worker.nodes.reach import tunnel_of
-from prefect_gpu.worker.nodes.setup_error import SetupError
 from prefect_gpu.worker.nodes.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
+from prefect_gpu.worker.setup_error import SetupError
 
 _OF_MODULES = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH")
 """What `module load` changes: on a node where it was called, its own values count and not the worker's."""

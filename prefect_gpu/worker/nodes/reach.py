@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from prefect_gpu.worker.nodes.setup_error import SetupError
+from prefect_gpu.worker.setup_error import SetupError
 
 if TYPE_CHECKING:
     from prefect_gpu.blocks.slurm import SlurmTunnel

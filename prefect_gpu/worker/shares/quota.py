@@ -11,7 +11,7 @@ from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.scheduling.model.shares import Shares
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.units import plural
-from prefect_gpu.worker.nodes.from_blocks import read_quota
+from prefect_gpu.worker.from_blocks import read_quota
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient

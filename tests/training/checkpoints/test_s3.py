@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.checkpoints import CheckpointError
 from prefect_gpu.training.checkpoints.location import S3Location

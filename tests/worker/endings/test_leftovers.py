@@ -14,8 +14,8 @@ import pytest
 from prefect.states import Failed, Running, Scheduled
 
 from prefect_gpu.bundles.leftovers import bundles_left
-from prefect_gpu.runtime.disk.checkpoints import RunCheckpoints
-from prefect_gpu.runtime.disk.leftovers import Cleaner
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.training.checkpoints import CheckpointStore
 from prefect_gpu.worker.endings.leftovers import PoolOwner
 from prefect_gpu.worker.server.pool import PoolView

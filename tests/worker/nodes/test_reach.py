@@ -13,7 +13,7 @@ from prefect_gpu.runtime.drivers.slurm.reach import Reach
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.training.protocol import ENV_CHANNEL, ENV_CHANNEL_FILE
 from prefect_gpu.worker.nodes.reach import tunnel_of
-from prefect_gpu.worker.nodes.setup_error import SetupError
+from prefect_gpu.worker.setup_error import SetupError
 
 NODE, WORKER = SlurmTunnel(via="login1"), SlurmTunnel(opened_by="worker")
 RECORD = words.Record("token", "one", ports=(20001, 20002, 20003))

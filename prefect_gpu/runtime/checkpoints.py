@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from prefect_gpu.runtime.disk.leftovers import Leftover, is_run_id
+from prefect_gpu.runtime.leftovers import Leftover, is_run_id
 from prefect_gpu.training.checkpoints import CheckpointError, open_store
 from prefect_gpu.training.checkpoints.location import parse_location, part_of
 
