@@ -109,7 +109,7 @@ async def test_a_gang_whose_first_instance_fails_is_started_anew_as_a_whole(serv
     names = await served.names(run_id)
     assert names.count("AwaitingRetry") == 1 and names.count("Pending") == 2, names
     assert "Crashed" not in names, names
-    [failed, _] = await served.rows([run_id])
+    [failed, _] = await served.rows([run_id], attempts=2)
     assert "these are the last words" in (failed.message or "")
 
 
