@@ -227,6 +227,11 @@ class GpuSettings(PrefectBaseSettings):
         description="What takes a device out of service beside serious faults, which always do: thermal (it is too hot "
         "and slows itself down), slow (its runs are slower than those on others of its kind). Default: these are told.",
     )
+    heed_outside: bool = Field(
+        default=True,
+        description="Give a GPU to nobody while programs outside the pool, a notebook for example, use a tenth of its "
+        "memory or more.",
+    )
     prescheduling: bool = Field(
         default=True,
         description="Start the next run while the one before it still trains, so that it is prepared when the device "

@@ -12,6 +12,8 @@ from prefect_gpu.cli import common
 from prefect_gpu.units import parse_seconds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from prefect_gpu.runtime.devices.cordons import Cordons
 
 _BY_HAND = "by hand"
@@ -60,6 +62,7 @@ def uncordon(devices: _Devices) -> None:
 
     try:
         cordoned = sorted(cordons.read())
+        _fail_if_held(devices, cordons.file.parent, cordoned)
         if not cordoned:
             common.fail("no device is out of service.", code=2)
         chosen = _chosen(devices, nodes, cordoned)
@@ -71,6 +74,18 @@ def uncordon(devices: _Devices) -> None:
     common.console().print(f"In service again: {', '.join(chosen)}.")
 
 
+def _fail_if_held(asked: Sequence[str], state_dir: Path, filed: Sequence[str]) -> None:
+    """End the command if a device is meant that a worker holds back by itself."""
+    from prefect_gpu.cli.status import held_back, served_devices
+
+    for device, why in held_back(served_devices(state_dir), filed).items():
+        if any(device.startswith(name) for name in asked):
+            common.fail(
+                f"{device}: {why}. End that, and runs get the device within seconds; or start the worker with "
+                "PREFECT_INTEGRATIONS_GPU_HEED_OUTSIDE=false."
+            )
+
+
 def _chosen(asked: Sequence[str], nodes: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str]:
     """Devices, each one once. The name of a node stands for those of its devices that are known."""
     of_nodes = {node: [device for device in devices if device in known] for node, devices in nodes.items()}
@@ -79,14 +94,14 @@ def _chosen(asked: Sequence[str], nodes: Mapping[str, Sequence[str]], known: Seq
 
 def _cordons() -> tuple[Cordons, list[str], dict[str, list[str]]]:
     """The state folder's; the devices that workers serve now or that this machine has; and those of each node."""
-    from prefect_gpu.cli.status import ask
+    from prefect_gpu.cli.status import served_devices
     from prefect_gpu.runtime.devices.cordons import Cordons
     from prefect_gpu.runtime.telemetry import take_inventory
 
     settings = common.load_settings()
     folder = settings.resolved_state_dir
     nodes: dict[str, list[str]] = {}
-    for device in (device for told in ask(folder / "pages", None) for device in told["devices"]):
+    for device in served_devices(folder):
         nodes.setdefault(device["node"], []).append(device["id"])
     served = [device for devices in nodes.values() for device in devices]
     here = take_inventory(

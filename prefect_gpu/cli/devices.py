@@ -29,6 +29,7 @@ def devices(
     settings = common.load_settings()
     from rich.markup import escape
 
+    from prefect_gpu.cli.status import held_back, served_devices
     from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, plain_table
     from prefect_gpu.runtime.telemetry import take_inventory
     from prefect_gpu.units import format_bytes
@@ -64,7 +65,8 @@ def devices(
             table.add_row(*cells)
         screen.print(table)
         screen.print()
-    for device_id, cordoned in sorted(_out_of_service(settings.resolved_state_dir).items()):
+    filed = _out_of_service(settings.resolved_state_dir)
+    for device_id, cordoned in sorted(filed.items()):
         since = (
             ""
             if cordoned.is_out(time.time())
@@ -74,8 +76,13 @@ def devices(
             f"[red]Out of service{since}[/]: {escape(f'{device_id} ({cordoned.reason})')}. `prefect-gpu uncordon` puts "
             "it back."
         )
-    for device_id, words in _unwell(settings.resolved_state_dir):
-        screen.print(f"[yellow]Not quite well[/]: {escape(f'{device_id} ({words})')}. It stays in service.")
+    told = served_devices(settings.resolved_state_dir)
+    for device_id, words in held_back(told, filed).items():
+        screen.print(f"[yellow]In use[/]: {escape(f'{device_id}: {words}')}. Runs get it once that has ended.")
+    for one in told:
+        if one.get("unwell") and not one["cordoned"]:
+            words = f"{one['id']} ({one['unwell']})"
+            screen.print(f"[yellow]Not quite well[/]: {escape(words)}. It stays in service.")
     common.print_findings(screen, (finding for finding in node.findings if finding.level != "ok"))
     raise typer.Exit(int(broken))
 
@@ -88,14 +95,6 @@ def _out_of_service(state_dir: Path) -> dict[str, Cordoned]:
         return Cordons(state_dir).read()
     except UnreadableError as error:
         common.fail(str(error))
-
-
-def _unwell(state_dir: Path) -> list[tuple[str, str]]:
-    """What workers here say of devices that are in service."""
-    from prefect_gpu.cli.status import ask
-
-    told = [device for one in ask(state_dir / "pages", None) for device in one["devices"]]
-    return [(device["id"], device["unwell"]) for device in told if device.get("unwell") and not device["cordoned"]]
 
 
 def _sample(device: DeviceInfo) -> DeviceSample | None:

@@ -10,6 +10,7 @@ import typer
 from prefect_gpu.cli import common
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
     from pathlib import Path
 
 _EVERY_S = 1.0
@@ -118,3 +119,18 @@ def ask(folder: Path, pool: str | None) -> list[dict[str, Any]]:
             if isinstance(found, dict) and found.get("pool") == page["pool"]:
                 told.append({"url": page["url"], **found})
     return told
+
+
+def served_devices(state_dir: Path) -> list[dict[str, Any]]:
+    """The devices of all workers of a state folder, as they tell of them; see :func:`prefect_gpu.runtime.overview`."""
+    return [device for one in ask(state_dir / "pages", None) for device in one["devices"]]
+
+
+def held_back(devices: Iterable[Mapping[str, Any]], filed: Container[str]) -> dict[str, str]:
+    """Why workers give devices to nobody at the moment that no file takes out of service, by device.
+
+    Args:
+        devices: As :func:`served_devices` gives them.
+        filed: Those that the file of cordons has.
+    """
+    return {str(one["id"]): str(one["cordoned"]) for one in devices if one["cordoned"] and one["id"] not in filed}

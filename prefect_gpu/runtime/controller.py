@@ -24,6 +24,7 @@ from prefect_gpu.runtime.devices.cordon_watch import CordonWatch
 from prefect_gpu.runtime.devices.cordons import Cordons
 from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.runtime.devices.health_watch import HealthWatch
+from prefect_gpu.runtime.devices.outside_watch import OutsideWatch
 from prefect_gpu.runtime.disk.event_log import EventLog
 from prefect_gpu.runtime.drivers.base import Coming, Driver
 from prefect_gpu.runtime.host import Host
@@ -72,6 +73,7 @@ class Controller:
         advertise: The address that runs are told to reach the channel at; None: the one that it listens on.
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
+        heed_outside: Whether GPUs are left alone that programs outside the pool use.
         credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
         waste: When a run holds devices for nothing, and what follows.
         prices: What an hour of a device costs.
@@ -95,6 +97,7 @@ class Controller:
         checkpoints: str | None = None,
         leads: Callable[[], bool] = lambda: True,
         cordon_also: Collection[str] = (),
+        heed_outside: bool = True,
         credentials: Mapping[str, str] | None = None,
         waste: WasteRule = WasteRule(),  # noqa: B008 -- it is frozen
         prices: Prices = Prices(),  # noqa: B008 -- it is frozen
@@ -113,6 +116,7 @@ class Controller:
         state = self.scheduler.state
         self.health = HealthWatch(Cordons(state_dir), self.fleet, self._logger, cordon_also)
         self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
+        self._heed_outside = heed_outside
         self._host = host
         self._driver = driver
         self._wanted = NodesWanted(state, self.runs, clock)
@@ -206,6 +210,9 @@ class Controller:
             self._tasks.keep(self.health.run, "health")
         elif self._driver.contained:
             self._tasks.keep(self.health.run_beside, "health")
+        if self._heed_outside and (self._driver.local or self._driver.contained):
+            outside = OutsideWatch(self.fleet, self.scheduler.state, self.cordons, self.health.found, self._logger)
+            self._tasks.keep(outside.run, "programs outside the pool")
 
     def abandon(self) -> None:
         """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""
@@ -231,9 +238,14 @@ class Controller:
         return self._tasks.ill()
 
     @property
-    def away(self) -> Sequence[str]:
-        """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
-        return sorted([*self._driver.away, *(device for device in self.fleet.device_ids if self.fleet.is_out(device))])
+    def away(self) -> dict[str, str]:
+        """Names of nodes and devices that cannot be used now and may be back, and of devices why.
+
+        See :attr:`.Driver.away`, and cordons.
+        """
+        out = {name: one.reason for name, one in sorted(self.fleet.cordoned.items()) if self.fleet.is_out(name)}
+        known = self.fleet.device_ids
+        return dict.fromkeys(sorted(self._driver.away), "") | {name: why for name, why in out.items() if name in known}
 
     def coming(self, job: Job) -> Coming | None:
         """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""

@@ -232,6 +232,7 @@ class PoolSession:
             credentials=credentials,
             leads=lambda: self._leadership.held,
             cordon_also=settings.cordon_also,
+            heed_outside=settings.heed_outside,
             logger=self._logger,
         )
 

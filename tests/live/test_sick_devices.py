@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,5 +77,13 @@ async def test_runs_leave_a_gpu_that_falls_off_the_bus(
     other = f"GPU-000{1 - number}"
     assert [row.devices for row in rows] == [(other,), (other,)], "both ended on the GPU that is sound"
     await command("uncordon", sick)
+    # A program outside the pool has half of the other one's memory by now.
+    driver.says(*lines[:-1], gpu(1, total=8 << 30, reserved=0, used=0, programs=f"{os.getpid()}:{4 << 30}"))
+    sick = "GPU-0001"
+    assert f"python (pid {os.getpid()}" in await eventually(cordoned, "the GPU to be held back")
+    assert f"In use: {sick}: python (pid" in " ".join((await command("devices")).split())
     after = await pool.submit("train", job_variables={"gpus": 2})
+    waiting = await pool.until(after, "AwaitingGpu")
+    assert f"{sick} is out of service: python (pid {os.getpid()}" in (waiting.message or "")
+    driver.says(*lines)
     assert (await pool.until(after)).is_completed()

@@ -15,11 +15,12 @@
  * An event line is something that happens once, to a GPU by its number: an Xid, or with ecc=1 a double bit error. A gpu
  * line may also say cc=8.0 (compute capability), links=1,2 (NVLinks to GPUs by their numbers, "s" for a switch), ecc=2
  * (uncorrectable errors so far), pending=1 and failure=1 (remapped rows), pages=1 (pages that are to be retired), and
- * throttle=40 (the reasons why its clocks are low, hexadecimal).
+ * throttle=40 (the reasons why its clocks are low, hexadecimal), and programs=4242:100,4243:200 (the processes that
+ * compute on it, and their bytes; "-" for bytes that the driver does not tell). So may a mig line.
  *
  * A mig line belongs to the gpu line above it. A field <function>_error gives the code that this function returns
  * for this thing: handle_error, uuid_error, name_error, memory_error, memory2_error, util_error, affinity_error,
- * energy_error. A gpu without energy= (in mJ) counts none.
+ * energy_error, programs_error. A gpu without energy= (in mJ) counts none.
  * Handles are numbers: gpu * 100 + 1, plus 1 + slot for a MIG instance.
  */
 #include <stdio.h>
@@ -27,7 +28,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { TIMEOUT = 10, XID = 8, DOUBLE_BIT = 2 };
 enum { LINE = 1024, SLOTS = 7 };
 typedef void *handle_t;
@@ -161,6 +162,26 @@ int nvmlDeviceGetMemoryInfo_v2(handle_t handle, struct memory_v2 *out) {
     out->used = number(gpu, slot, "used", 10);
     out->free = out->total - out->reserved - out->used;
     return SUCCESS;
+}
+
+struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+
+int nvmlDeviceGetComputeRunningProcesses_v3(handle_t handle, unsigned *count, struct process *out) {
+    char text[LINE], *at;
+    int gpu, slot, error = answer(handle, "programs", &gpu, &slot);
+    unsigned room = *count;
+    if (error) return error;
+    *count = 0;
+    text_field(gpu, slot, "programs", text);
+    for (at = strtok(text, ","); at; at = strtok(NULL, ",")) {
+        if (*count < room && out) {
+            char *bytes = strchr(at, ':');
+            out[*count].pid = (unsigned)strtoul(at, NULL, 10);
+            out[*count].used = bytes[1] == '-' ? ~0ULL : strtoull(bytes + 1, NULL, 10);
+        }
+        ++*count;
+    }
+    return *count > room || (*count && !out) ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 int nvmlDeviceGetUtilizationRates(handle_t handle, unsigned *out /* gpu, memory */) {

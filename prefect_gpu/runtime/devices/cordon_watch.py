@@ -27,7 +27,8 @@ class CordonWatch:
         logger: Told of each device that goes out of service, and of a file that cannot be read.
 
     Attributes:
-        on_cordon: Called with each such device and the reason.
+        held: Devices that are out of service as long as something lasts, and not because the file says so.
+        on_cordon: Called with each device that goes out of service and the reason.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class CordonWatch:
         self._cordons, self._fleet, self._state, self._tell, self._logger = cordons, fleet, state, tell, logger
         self._cleared: set[str] = set()
         self._told = fleet.nodes
+        self._filed: Mapping[str, Cordoned] = {}
+        self.held: Mapping[str, Cordoned] = {}
         self.on_cordon: Callable[[str, str], None] = lambda device, reason: None
 
     def heed(self) -> bool:
@@ -48,11 +51,18 @@ class CordonWatch:
         if not self._cordons.changed():
             return False
         try:
-            self._fleet.cordoned = self._cordons.read()
+            self._filed = self._cordons.read()
         except UnreadableError as error:
             self._logger.error("%s. Until then, devices are in or out of service as before.", error)
             return False
+        self._fleet.cordoned = {**self.held, **self._filed}
         return True
+
+    def hold(self, devices: Mapping[str, Cordoned]) -> None:
+        """From now on these devices are out of service beside those of the file, and no others."""
+        self.held = devices
+        self._fleet.cordoned = {**self.held, **self._filed}
+        self.look()
 
     def clear(self, cordoned: Mapping[str, Cordoned]) -> None:
         """Those of these devices that are out of service by now: who is on them is to leave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
@@ -19,6 +19,7 @@ from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import Coming
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.units import plural
 from prefect_gpu.worker.queue.intake import Intake, Seen
 from prefect_gpu.worker.queue.queue_sync import QueueSync
 from prefect_gpu.worker.server.lane import Lane
@@ -135,7 +136,7 @@ class Holds:
             return
         if hold.code == "never" and self.controller.scheduler.state.capability.possible(job.request):
             return  # nodes have come since, and whatever it waits for now is told as well
-        away = self.controller.away if hold.code == "never" else ()
+        away = self.controller.away if hold.code == "never" else {}
         coming = self.controller.coming(job) if hold.code in _FOR_WANT_OF_NODES else None
         if coming is not None:
             hold = self._awaited(run_id, hold, coming)
@@ -213,7 +214,11 @@ async def other_is_online(worker: BaseWorker[Any, Any, Any], name: str = "") -> 
     )
 
 
-def _away(nodes: Sequence[str]) -> str:
-    """In words."""
+def _away(names: Mapping[str, str]) -> str:
+    """Nodes, and devices with the reason why they are out of service, in words."""
+    nodes = [name for name, why in names.items() if not why]
+    devices = [f"{name} is out of service: {why}" for name, why in names.items() if why]
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained, out of service or out of reach)"
+    parts = [f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained or out of reach)"] if nodes else []
+    parts += devices[:1]
+    return ", and ".join(parts) + (f", as are {plural(len(devices) - 1, 'other device')}" if len(devices) > 1 else "")

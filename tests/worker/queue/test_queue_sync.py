@@ -207,7 +207,11 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
     room: list[str] = []
     controller.scheduler.state.capability = SimpleNamespace(possible=lambda request: bool(room))
-    controller.away, controller.handle, controller.coming = ("n2",), lambda event: None, lambda job: None
+    controller.away, controller.handle, controller.coming = (
+        {"n2": "", "GPU-7": "by hand"},
+        lambda event: None,
+        lambda job: None,
+    )
     on_the_page: list[Hold] = []
     controller.activity = SimpleNamespace(held=on_the_page.append)
     seen = intake._seen[run_id]
@@ -233,10 +237,11 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     monkeypatch.setattr(holds._expectations, "refresh", refresh)
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
     await holds._show(run_id, hold)
-    assert refused == [] and "n2 cannot be used now" in written[0]
+    assert refused == []
+    assert "n2 cannot be used now (down, drained or out of reach), and GPU-7 is out of service: by hand" in written[0]
     assert [hold.reason for hold in on_the_page] == written, "the page says the same"
     assert holds._never == {run_id: hold}, "it is looked at again"
-    controller.away = ()
+    controller.away = {}
     room.append("n2")
     await holds._show(run_id, hold)
     assert refused == [] and len(written) == 1, "the node has come since"
@@ -254,7 +259,7 @@ async def test_a_run_that_no_node_can_hold_is_refused_once_prefect_says_who_else
     controller, worker = cast(Any, intake.controller), cast(Any, intake._worker)
     state, refused, asked = controller.scheduler.state, list[str](), list[str]()
     state.queue_of_waiting, state.capability = (), SimpleNamespace(possible=lambda request: False)
-    controller.away, controller.handle, controller.coming = (), lambda event: None, lambda job: None
+    controller.away, controller.handle, controller.coming = {}, lambda event: None, lambda job: None
     holds = Holds(worker, a_queue(intake), intake, Lane(), LOGGER)
     holds.controller, worker.work_pool = controller, SimpleNamespace(name="pool")
 
@@ -296,7 +301,7 @@ async def test_a_run_that_a_gateway_did_not_know_is_shown_as_waiting_all_the_sam
     runs, intake = [OneRun(Scheduled()) for _ in range(2)], an_intake(OneRun(Scheduled()))
     controller = cast(Any, intake.controller)
     state, tries = controller.scheduler.state, list[str]()
-    state.queue_of_waiting, controller.away, controller.coming = (), (), lambda job: None
+    state.queue_of_waiting, controller.away, controller.coming = (), {}, lambda job: None
     holds = Holds(intake._worker, a_queue(intake), intake, Lane(), LOGGER)
     holds.controller = controller
 

@@ -94,7 +94,7 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
     queue = QueueSync(worker, nothing, nothing, intake, lane=lane, logger=LOGGER)
     display = Holds(worker, queue, intake, lane, LOGGER)
     intake.controller = display.controller = nothing or SimpleNamespace(
-        runs={}, scheduler=scheduler, away=(), coming=lambda job: None
+        runs={}, scheduler=scheduler, away={}, coming=lambda job: None
     )
     for number, run in enumerate(runs):
         scheduler.handle(ev.JobSubmitted(run.run_id, Request(), "q", float(number), 0.0), clock.now)
