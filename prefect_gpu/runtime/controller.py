@@ -196,7 +196,7 @@ class Controller:
         self.cordons.heed()
         self.handle(ev.NodesChanged(self.fleet.nodes))
         await self._launches.adopt_all()
-        self.cordons.clear(self.fleet.cordoned)
+        self.cordons.clear()
         self._channel.open()  # not before: whoever comes back must not be told that nobody knows it
         await self._driver.sweep()
         self._tasks.keep(lambda: self._driver.watch_nodes(self._change_nodes), "nodes")

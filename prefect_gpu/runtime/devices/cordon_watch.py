@@ -28,7 +28,7 @@ class CordonWatch:
 
     Attributes:
         held: Devices that are out of service as long as something lasts, and not because the file says so.
-        on_cordon: Called with each device that goes out of service and the reason.
+        on_cordon: Called with each device that the file takes out of service, and the reason.
     """
 
     def __init__(
@@ -64,9 +64,12 @@ class CordonWatch:
         self._fleet.cordoned = {**self.held, **self._filed}
         self.look()
 
-    def clear(self, cordoned: Mapping[str, Cordoned]) -> None:
-        """Those of these devices that are out of service by now: who is on them is to leave."""
-        for device, one in cordoned.items():
+    def clear(self) -> None:
+        """Whoever is on a device that the file has taken out of service by now is to leave.
+
+        Nobody is on those that are held back, and nobody has to see to them.
+        """
+        for device, one in self._filed.items():
             if device in self._fleet.device_ids and self._fleet.is_out(device) and device not in self._cleared:
                 self._cleared.add(device)
                 self._logger.warning("Device %s is out of service: %s", device, one.reason)
@@ -83,9 +86,9 @@ class CordonWatch:
     def look(self) -> None:
         """If anything has changed, tell the scheduler, and ask whoever is on devices that went out of service."""
         self.heed()
-        self._cleared &= self._fleet.cordoned.keys()
+        self._cleared &= self._filed.keys()
         nodes = self._fleet.nodes
         if nodes != self._told:
             self._told = nodes
             self._tell(ev.NodesChanged(nodes))
-        self.clear(self._fleet.cordoned)
+        self.clear()

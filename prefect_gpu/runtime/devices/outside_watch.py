@@ -90,6 +90,9 @@ class OutsideWatch:
                 since = before.since if before is not None else time.time()
                 held[device.id] = Cordoned(f"{in_words(outside)} uses it outside the pool", since)
         if held != self._cordons.held:
+            for device_id, one in held.items():
+                if device_id not in self._cordons.held:
+                    self._logger.warning("Device %s is left alone: %s.", device_id, one.reason)
             for device_id in self._cordons.held.keys() - held.keys():
                 self._logger.info("Device %s is in service again: no program outside the pool uses it.", device_id)
             self._cordons.hold(held)

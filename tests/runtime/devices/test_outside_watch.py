@@ -28,8 +28,10 @@ class Watched:
         self.fleet = Fleet([Node("here", (Device("GPU-0", "H100", 100), Device("GPU-1", "H100", 100)), (0,))])
         self.on: dict[str, list[Any]] = {}
         self.told: list[ev.Event] = []
+        self.cordoned: list[str] = []
         self.file = Cordons(state_dir)
         self.cordons = CordonWatch(self.file, self.fleet, self, self.told.append, LOGGER)  # type: ignore[arg-type]
+        self.cordons.on_cordon = lambda device, reason: self.cordoned.append(reason)
         health = HealthWatch(self.file, self.fleet, LOGGER)
         self.watch = OutsideWatch(self.fleet, self, self.cordons, health.found, LOGGER)  # type: ignore[arg-type]
 
@@ -93,6 +95,7 @@ def test_a_device_that_is_cordoned_too_stays_out_when_the_program_ends(watched: 
     watched.file.add({"GPU-0": "by hand"})
     watched.cordons.look()
     assert watched.fleet.cordoned["GPU-0"].reason == "by hand"
+    assert watched.cordoned == ["by hand"], "nobody has to see to what ends by itself"
     assert watched.look() == ["GPU-1"]
     watched.file.remove("GPU-0")
     watched.cordons.look()
