@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from math import isfinite
 
 import torch
 
@@ -67,8 +68,9 @@ class GradientNoise:
     def step(self, batch_size: int) -> None:
         """A batch's gradient is complete: call it after the last backward pass, before the optimizer's step.
 
-        A batch of which there was only one part says nothing, and is left out. The numbers are fetched from the device,
-        which waits for it.
+        A batch of which there was only one part says nothing, and is left out; so is one whose gradient is not
+        finite, as those with which a gradient scaler finds its scale. Clip gradients, or divide them by a scale,
+        afterwards. The numbers are fetched from the device, which waits for it.
 
         Args:
             batch_size: Samples of the batch, of all replicas together. The loss of each part was divided by the number
@@ -89,6 +91,8 @@ class GradientNoise:
         whole_sqr = float(sum(gradient.detach().double().square().sum() for gradient in found))
         # Each part's gradient was divided by the passes of its replica, and their squares were summed up.
         part_sqr = float(parts_sqr) * passes**2 / parts
+        if not (isfinite(whole_sqr) and isfinite(part_sqr)):
+            return
         sqr = (parts * whole_sqr - part_sqr) / (parts - 1)
         var = (part_sqr - whole_sqr) * batch_size / (parts - 1)  # of a single sample
         kept = self._smoothing

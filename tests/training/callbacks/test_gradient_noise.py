@@ -59,6 +59,21 @@ def test_the_training_is_told_the_noise_scale(torch: Any) -> None:
         assert run._progress.noise_scale == measure.scale
 
 
+def test_a_gradient_that_is_not_finite_says_nothing(torch: Any) -> None:
+    """A gradient scaler begins with a scale that is too large, and the optimizer leaves these steps out."""
+    weight = torch.nn.Parameter(torch.zeros(50))
+    with training_run() as run:
+        measure = noise([weight], run=run)
+        trained(torch, measure, weight, steps=20, parts=2, samples=4)
+        before = measure.scale
+        assert before is not None
+        for factor in (float("inf"), float("nan")):
+            for _ in range(2):
+                (weight.sum() * factor).backward()
+            measure.step(8)
+        assert measure.scale == before
+
+
 def test_a_batch_of_one_part_says_nothing(torch: Any) -> None:
     weight = torch.nn.Parameter(torch.zeros(50))
     measure = noise([weight])
