@@ -267,12 +267,17 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
             A future; ``.result()`` waits for what the flow returns.
 
         Raises:
-            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON.
+            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON. Or the flow is a generator.
         """
         return self.submit_to_work_pool(*args, **kwargs)
 
     def submit_to_work_pool(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
         """The same as `submit`."""
+        if self.isgenerator:
+            raise TypeError(
+                f"Flow {self.name!r} yields values, which nobody would get: a run in the pool has one result. Let it "
+                "return a list of them."
+            )
         # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
         args, kwargs = resolve_futures_to_results((args, kwargs))
         self._must_be_sendable(get_call_parameters(self.fn, args, kwargs))

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -369,6 +369,23 @@ def test_what_would_arrive_as_something_else_is_refused(value: Any, words: str) 
     for call in (train, train.submit, train.start):
         with pytest.raises(TypeError, match=f"^data: .*{words}"):
             call(data=value)
+
+
+def test_a_flow_whose_values_nobody_would_get_is_refused() -> None:
+    @gpu()
+    @flow
+    def losses(epochs: int) -> Iterator[int]:
+        yield from range(epochs)
+
+    @gpu()
+    @flow
+    async def later(epochs: int) -> AsyncIterator[int]:
+        yield epochs
+
+    for call in (losses, losses.submit, later, later.submit):
+        with pytest.raises(TypeError, match=r"yields values, which nobody would get: .* return a list"):
+            call(3)
+    assert list(losses.fn(3)) == [0, 1, 2]
 
 
 def test_a_text_that_looks_like_a_masked_secret_is_sent(pool: str) -> None:
