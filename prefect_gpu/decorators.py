@@ -164,6 +164,11 @@ def gpu(
             "preemptible=False is not allowed where `gpus` or `workers` is a range: their number changes at "
             "checkpoints. Leave preemptible out, or give one number."
         )
+    if gpus == 0 and max_gpus is not None:
+        raise ValueError(
+            f"gpus=(0, {max_gpus!r}) is not allowed: a run without a GPU would never get one. Give "
+            f"(1, {max_gpus!r}), or 0."
+        )
     asked = {
         "gpus": gpus,
         "max_gpus": max_gpus,

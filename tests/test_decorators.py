@@ -69,6 +69,7 @@ def plain(x: int = 1) -> int:
         ({"workers": (3, 2)}, ["max_workers=2 is below workers=3: give at least as many."]),
         ({"workers": (1, 8), "ps": 1}, ["max_workers=8 with ps=1", "leave one of the two out"]),
         ({"workers": (1, 8), "gpus": (1, 4)}, ["max_workers=8 with max_gpus=4", "leave one of the two out"]),
+        ({"gpus": (0, 2)}, ["gpus=(0, 2)", "would never get one", "Give (1, 2), or 0"]),
         ({"workers": (1, 8), "gpus": 0}, ["max_workers=8 with gpus=0", "leave it out"]),
         ({"batch_size": (64, 1024)}, ["batch_size=64 with a fixed number of GPUs", "workers=(1, 8)"]),
         ({"workers": (1, 8), "batch_size": 64}, ["batch_size=64 with max_batch_size=None", "the largest batch"]),

@@ -8,9 +8,11 @@ from math import isfinite
 
 import torch
 
+from prefect_gpu.training import checks
 from prefect_gpu.training.run import TrainingRun
 
 _LEAST_PARTS = 2
+_SAMPLES = "give the samples of a batch. run.batch_size is None where neither the pool nor training_run() says it."
 
 
 class GradientNoise:
@@ -51,9 +53,8 @@ class GradientNoise:
         run: TrainingRun | None = None,
         smoothing: float = 0.95,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} has no sample: give 1 or more.")
-        if not 0 <= smoothing < 1:
+        batch_size = checks.count(batch_size, "batch_size", least=1, remedy=_SAMPLES)
+        if not (isinstance(smoothing, (int, float)) and 0 <= smoothing < 1):
             raise ValueError(f"smoothing={smoothing!r} is out of range: give 0 for none, or a part below 1.")
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         if not self._parameters:
@@ -75,7 +76,11 @@ class GradientNoise:
         Args:
             batch_size: Samples of the batch, of all replicas together. The loss of each part was divided by the number
                 of a replica's parts, so that gradients add up to their mean.
+
+        Raises:
+            ValueError: ``batch_size`` is no number of samples.
         """
+        batch_size = checks.count(batch_size, "batch_size", least=1, remedy=_SAMPLES)
         parts_sqr, passes = self._parts_sqr, max(self._passes)
         self._parts_sqr, self._passes = None, [0] * len(self._parameters)
         if parts_sqr is None:

@@ -93,11 +93,24 @@ def test_frozen_parameters_are_left_alone_and_the_gradients_stay_as_they_are(tor
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"batch_size": 0}, "batch_size=0 has no sample"), ({"smoothing": 1.0}, "smoothing=1.0 is out of range")],
+    [
+        ({"batch_size": 0}, "batch_size=0 must be a whole number of at least 1"),
+        ({"batch_size": None}, "batch_size=None .* neither the pool nor training_run"),
+        ({"smoothing": 1.0}, "smoothing=1.0 is out of range"),
+        ({"smoothing": "0.9"}, "smoothing='0.9' is out of range"),
+    ],
 )
 def test_wrong_arguments_are_named(torch: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         noise([torch.nn.Parameter(torch.zeros(1))], **options)
+
+
+def test_a_batch_of_unknown_size_is_named(torch: Any) -> None:
+    with (
+        training_run() as run,
+        pytest.raises(ValueError, match=r"batch_size=None .* neither the pool nor training_run"),
+    ):
+        noise([torch.nn.Parameter(torch.zeros(1))]).step(run.batch_size)
 
 
 def test_a_model_without_gradients_is_refused(torch: Any) -> None:
