@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from prefect_gpu.training.forks import end_children_well
 from prefect_gpu.training.protocol import ENV_RESTORES_ONLY, ENV_RUN_ID
 
 _ENV_OF_PREFECT = "PREFECT__FLOW_RUN_ID"
@@ -33,6 +34,7 @@ def speak_in_the_run() -> None:
             record.flow_run_id = run_id
         return True
 
+    end_children_well()  # what sends is a thread of Prefect's, which a forked child would trip over at its end
     handler = handlers.APILogHandler()
     handler.addFilter(named)
     logger.addHandler(handler)
