@@ -37,6 +37,7 @@ from prefect_gpu.retraining import (
     DataFiles,
     ModelRegistry,
     announce,
+    check_limits,
     contest,
     flow_run_facts,
     history_page,
@@ -230,10 +231,12 @@ def retrain_pipeline(
         Whether a challenger was ``promoted``, the ``reason``, the ``challenger``, and the ``champion`` in use.
 
     Raises:
-        ValueError: There are no data, or ``recent`` is below 1, or too little is held out to compare models on.
+        ValueError: There are no data, or too little is held out to compare models on. Or ``recent``, ``level`` or
+            ``min_gain`` makes no sense.
     """
     if recent < 1:  # said now, and not when the training is over
         raise ValueError(f"recent={recent}: the models are compared on the newest batches: give 1 or more.")
+    check_limits(level, min_gain)
     models, files = ModelRegistry(registry), DataFiles(data, BATCHES)
     if deliver:
         scan(data, seed)

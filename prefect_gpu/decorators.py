@@ -164,6 +164,11 @@ def gpu(
             "preemptible=False is not allowed where `gpus` or `workers` is a range: their number changes at "
             "checkpoints. Leave preemptible out, or give one number."
         )
+    if gpus == 0 and max_gpus is not None:
+        raise ValueError(
+            f"gpus=(0, {max_gpus!r}) is not allowed: a run without a GPU would never get one. Give "
+            f"(1, {max_gpus!r}), or 0."
+        )
     asked = {
         "gpus": gpus,
         "max_gpus": max_gpus,
@@ -267,12 +272,17 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
             A future; ``.result()`` waits for what the flow returns.
 
         Raises:
-            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON.
+            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON. Or the flow is a generator.
         """
         return self.submit_to_work_pool(*args, **kwargs)
 
     def submit_to_work_pool(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
         """The same as `submit`."""
+        if self.isgenerator:
+            raise TypeError(
+                f"Flow {self.name!r} yields values, which nobody would get: a run in the pool has one result. Let it "
+                "return a list of them."
+            )
         # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
         args, kwargs = resolve_futures_to_results((args, kwargs))
         self._must_be_sendable(get_call_parameters(self.fn, args, kwargs))

@@ -403,9 +403,10 @@ class GpuSettings(PrefectBaseSettings):
     @field_validator("checkpoints")
     @classmethod
     def _valid_place(cls, value: str | None) -> str | None:
-        if value is not None and checkpoint_block(value) is None:
-            parse_location(value)
-        return value
+        if value is None or checkpoint_block(value) is not None:
+            return value
+        place = parse_location(value)  # a folder is where the worker looks from, and not each run from its own folder
+        return str(place.expanduser().absolute()) if isinstance(place, Path) else value
 
     @property
     def virtual_device_memory_bytes(self) -> int:

@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ def plain(x: int = 1) -> int:
         ({"workers": (3, 2)}, ["max_workers=2 is below workers=3: give at least as many."]),
         ({"workers": (1, 8), "ps": 1}, ["max_workers=8 with ps=1", "leave one of the two out"]),
         ({"workers": (1, 8), "gpus": (1, 4)}, ["max_workers=8 with max_gpus=4", "leave one of the two out"]),
+        ({"gpus": (0, 2)}, ["gpus=(0, 2)", "would never get one", "Give (1, 2), or 0"]),
         ({"workers": (1, 8), "gpus": 0}, ["max_workers=8 with gpus=0", "leave it out"]),
         ({"batch_size": (64, 1024)}, ["batch_size=64 with a fixed number of GPUs", "workers=(1, 8)"]),
         ({"workers": (1, 8), "batch_size": 64}, ["batch_size=64 with max_batch_size=None", "the largest batch"]),
@@ -369,6 +370,23 @@ def test_what_would_arrive_as_something_else_is_refused(value: Any, words: str) 
     for call in (train, train.submit, train.start):
         with pytest.raises(TypeError, match=f"^data: .*{words}"):
             call(data=value)
+
+
+def test_a_flow_whose_values_nobody_would_get_is_refused() -> None:
+    @gpu()
+    @flow
+    def losses(epochs: int) -> Iterator[int]:
+        yield from range(epochs)
+
+    @gpu()
+    @flow
+    async def later(epochs: int) -> AsyncIterator[int]:
+        yield epochs
+
+    for call in (losses, losses.submit, later, later.submit):
+        with pytest.raises(TypeError, match=r"yields values, which nobody would get: .* return a list"):
+            call(3)
+    assert list(losses.fn(3)) == [0, 1, 2]
 
 
 def test_a_text_that_looks_like_a_masked_secret_is_sent(pool: str) -> None:

@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from prefect_gpu.cli.common import explain_settings, plural, ranges, read_settings
+from prefect_gpu.cli.folder_check import check_folder, is_there
 from prefect_gpu.runtime.telemetry import Finding, NodeInventory, take_inventory
 from prefect_gpu.units import format_bytes
 
@@ -146,29 +147,8 @@ def check_warm_start(settings: GpuSettings) -> list[Finding]:
 
 
 def check_state_folder(folder: Path) -> list[Finding]:
-    """Whether the worker could write its state there. Nothing is created."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if _is_there(path))
-    if not existing.is_dir():
-        return [
-            Finding(
-                "error",
-                "state folder",
-                f"{folder} cannot be used: {existing} is a file.",
-                f"Move it away (`mv {quote(str(existing))} {quote(f'{existing}.old')}`), or take another folder: "
-                f"`{_ELSEWHERE}`.",
-            )
-        ]
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return [
-            Finding(
-                "error",
-                "state folder",
-                f"{folder} cannot be used: this user may not write {existing}.",
-                f"Let this user write there, or take another folder: `{_ELSEWHERE}`.",
-            )
-        ]
-    created = "" if existing == folder else " (created when a worker starts)"
-    return [Finding("ok", "state folder", f"{folder}{created}")]
+    """Whether the worker could write its state there."""
+    return check_folder(folder, "state folder", _ELSEWHERE)
 
 
 def check_history(url: str) -> list[Finding]:
@@ -177,7 +157,7 @@ def check_history(url: str) -> list[Finding]:
 
     try:
         path = sqlite_path(url)
-        if path is not None and not _is_there(path):
+        if path is not None and not is_there(path):
             found = check_state_folder(path.parent)[0]
             if found.level == "error":
                 text = f"{masked(url)} cannot be created: {found.text}"
@@ -218,10 +198,6 @@ def check_spool(state_dir: Path) -> list[Finding]:
         remedy = f"The worker's log says why. When nobody needs them: `rm {quote(str(folder))}/*/*{REFUSED}`."
         findings.append(Finding("warning", "history", text, remedy))
     return findings
-
-
-def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # False, and no error, below a folder that this user may not look into
 
 
 def _importable(name: str) -> bool:

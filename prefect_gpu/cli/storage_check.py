@@ -1,13 +1,15 @@
-"""The doctor's check of the checkpoints' bucket: is it in reach, and do its own rules delete what runs may need?"""
+"""The doctor's check of the checkpoints' place: is it in reach, and do a bucket's rules delete what runs may need?"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from prefect_gpu.cli.folder_check import check_folder
 from prefect_gpu.runtime.telemetry import Finding
 from prefect_gpu.training.checkpoints.location import S3Location, parse_location
 from prefect_gpu.units import plural
@@ -20,7 +22,7 @@ _KEY_OF_A_RUN = re.compile(r"[0-9a-f-]{0,36}(/.*)?")  # its beginning, below the
 
 
 def check_checkpoints(settings: GpuSettings) -> list[Finding]:
-    """Whether the bucket, if they are in one, is in reach, and its rules expire checkpoints. Takes a few seconds.
+    """Whether their folder can be written; or their bucket is in reach, and its rules expire none. Takes a few seconds.
 
     Whoever may not read these rules is told nothing bad: to keep checkpoints, nobody needs to read them.
     """
@@ -33,7 +35,9 @@ def check_checkpoints(settings: GpuSettings) -> list[Finding]:
     except Exception:  # what is wrong with the server is another check's finding
         return []
     place = parse_location(location) if location else None
-    if not isinstance(place, S3Location):
+    if isinstance(place, Path):
+        return check_folder(place, "checkpoints", "export PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=$HOME/checkpoints")
+    if place is None:
         return []
     try:
         rules = _rules(place, credentials)

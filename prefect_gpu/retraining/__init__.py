@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect_gpu.retraining.comparison import Comparison, compare
+from prefect_gpu.retraining.comparison import Comparison, check_limits, compare
 from prefect_gpu.retraining.contest import Contest, contest
 from prefect_gpu.retraining.data import DataFiles, Snapshot, announce
 from prefect_gpu.retraining.mlflow_logging import MLflowRun, mlflow_run
@@ -25,6 +25,7 @@ __all__ = [
     "Superseded",
     "Version",
     "announce",
+    "check_limits",
     "compare",
     "contest",
     "flow_run_facts",

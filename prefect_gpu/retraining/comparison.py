@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -113,16 +114,25 @@ def compare(
         raise ValueError(f"challenger has {len(new)} losses and champion has {len(old)}: one of each for each example.")
     if len(new) < 2:
         raise ValueError(f"challenger has {len(new)} losses: hold out more examples, some dozens at least.")
-    if not 0 < level < 0.5:
-        raise ValueError(f"level={level!r} must be between 0 and 0.5, such as 0.05.")
-    if not 0 <= min_gain < float("inf"):
-        raise ValueError(f"min_gain={min_gain!r} must be 0 or more, in units of the loss.")
+    check_limits(level, min_gain)
 
     difference = old - new
     if _all_alike(difference) and np.isclose(difference[0], min_gain, rtol=1e-9, atol=0.0):
         difference = np.full(len(new), min_gain)  # rounding must not say that it is more
     p_value, low, high = (_by_t_test if len(new) > _MANY else _by_resampling)(difference, level, min_gain, seed)
     return Comparison(float(new.mean()), float(old.mean()), low, high, p_value, level, min_gain, len(new), loss)
+
+
+def check_limits(level: float, min_gain: float) -> None:
+    """Refuse what no models can be compared with: at once, and not when the challenger is trained.
+
+    Raises:
+        ValueError: A limit makes no sense. The message names it.
+    """
+    if not (isinstance(level, Real) and 0 < level < 0.5):
+        raise ValueError(f"level={level!r} must be between 0 and 0.5, such as 0.05.")
+    if not (isinstance(min_gain, Real) and 0 <= min_gain < float("inf")):
+        raise ValueError(f"min_gain={min_gain!r} must be 0 or more, in units of the loss.")
 
 
 def as_losses(values: Any, name: str) -> np.ndarray:
@@ -133,7 +143,10 @@ def as_losses(values: Any, name: str) -> np.ndarray:
     """
     import numpy as np
 
-    losses = np.asarray(values, dtype=float)
+    try:
+        losses = np.asarray(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} has what is no number ({error}): give one loss for each example.") from None
     if losses.ndim != 1:
         raise ValueError(f"{name} has the shape {losses.shape}: give one loss for each example.")
     if not np.isfinite(losses).all():

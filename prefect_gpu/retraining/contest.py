@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prefect_gpu.retraining.comparison import Comparison, as_losses, compare
+from prefect_gpu.retraining.comparison import Comparison, as_losses, check_limits, compare
 from prefect_gpu.retraining.page import decision_page, history_page
 from prefect_gpu.retraining.registry import ModelRegistry
 from prefect_gpu.retraining.versions import Decision, Superseded, Version
@@ -55,6 +55,7 @@ def contest(
         RegistryError: The registry cannot be used, or a model is damaged.
         ValueError: The losses are none.
     """
+    check_limits(level, min_gain)  # also where there is no champion yet: each later contest would end with an error
     new = as_losses(losses(models.load(challenger, load)), "challenger")  # also of the first one: no champion is broken
     while True:
         champion = models.champion()

@@ -43,7 +43,7 @@ class DataFiles:
     """
 
     def __init__(self, place: str | Path, pattern: str = "*") -> None:
-        self.place: Place = find_place(str(place), "data")
+        self.place: Place = find_place(place, "data")
         self._pattern = pattern
 
     def snapshot(self) -> Snapshot:
@@ -97,7 +97,10 @@ class DataFiles:
     def _facts(self) -> Iterator[tuple[str, str]]:
         location = self.place.location
         if isinstance(location, Path):
-            for path in location.iterdir() if location.is_dir() else ():
+            paths: list[Path] = []
+            with suppress(FileNotFoundError):  # nothing has arrived yet
+                paths = list(location.iterdir())
+            for path in paths:
                 with suppress(FileNotFoundError):  # it has just been removed
                     if self._counts(path.name) and path.is_file():
                         yield path.name, facts_of(path).sha256

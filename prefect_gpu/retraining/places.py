@@ -71,11 +71,11 @@ class Place:
         return str(self.location)
 
 
-def find_place(text: str, field_name: str) -> Place:
+def find_place(place: str | Path, field_name: str) -> Place:
     """Read an address.
 
     Args:
-        text: A folder's path; ``s3://bucket/prefix?endpoint_url=...&region=...``; or
+        place: A folder's path; ``s3://bucket/prefix?endpoint_url=...&region=...``; or
             ``block:checkpoint-storage/NAME/prefix``, for what that block says, with its credentials.
         field_name: What the address is for, as errors name it.
 
@@ -86,13 +86,16 @@ def find_place(text: str, field_name: str) -> Place:
         >>> str(find_place("s3://models/digits?region=eu-central-1", "registry"))
         's3://models/digits?region=eu-central-1'
     """
+    if not isinstance(place, (str, Path)):  # such as what the environment does not say
+        raise ValueError(f"{field_name}={place!r} is no place: give the path of a folder, or s3://bucket/prefix")
+    text = str(place)
     if text.startswith("block:"):
         return _of_block(text, field_name)
     try:
-        place = parse_location(text)
+        found = parse_location(text)
     except ValueError as error:
         raise ValueError(str(error).replace("checkpoints=", f"{field_name}=", 1)) from None
-    return Place(place.expanduser().absolute() if isinstance(place, Path) else place)
+    return Place(found.expanduser().absolute() if isinstance(found, Path) else found)
 
 
 def _of_block(text: str, field_name: str) -> Place:

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,8 +61,9 @@ class FolderRecords:
 
     def numbers(self) -> list[int]:
         """See :class:`Records`."""
-        with self._in_reach():
-            names = os.listdir(self._folder) if self._folder.is_dir() else []
+        names: list[str] = []
+        with self._in_reach(), suppress(FileNotFoundError):  # it comes with the first record
+            names = os.listdir(self._folder)
         return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
     def read(self, number: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from prefect_gpu.retraining.versions import (
     Decision,
     Superseded,
     Version,
+    checked,
     digest,
     version_name,
 )
@@ -57,13 +58,13 @@ class ModelRegistry:
     """
 
     def __init__(self, place: str | Path) -> None:
-        self.place: Place = find_place(str(place), "registry")
+        self.place: Place = find_place(place, "registry")
         self._versions = open_records(self.place.below("versions"))
         self._decisions = open_records(self.place.below("decisions"))
 
     # -- versions ---------------------------------------------------------------------------------------------------
 
-    def register(self, model: Path, *, data_version: str, again: bool = False, **about: Any) -> Version:
+    def register(self, model: str | Path, *, data_version: str, again: bool = False, **about: Any) -> Version:
         """Make a file, or a folder of files, a new version. It is copied, and is no champion yet.
 
         Args:
@@ -75,10 +76,12 @@ class ModelRegistry:
         Raises:
             AlreadyRegistered: There is a version of these data. Nothing was registered.
             RegistryError: It could not be written.
+            TypeError: What is said of it is of another kind. Nothing was registered.
         """
+        about = plain(checked({"data_version": data_version, **about}))  # before anything is copied
+        data_version, model = about.pop("data_version"), Path(model)
         if not again and (found := self.of_data(data_version)):
             raise AlreadyRegistered(found)
-        about = plain(about)  # before anything is copied
         place = f"models/{secrets.token_hex(8)}"
         store = self.place.below(place).store()
         hashes = []
@@ -116,14 +119,14 @@ class ModelRegistry:
         """All of them, from old to new."""
         return [_read(Version, self._versions, number) for number in self._versions.numbers()]
 
-    def version(self, name: str) -> Version:
-        """One of them.
+    def version(self, name: str | int) -> Version:
+        """One of them, by its name or its number.
 
         Raises:
             RegistryError: There is none of this name.
         """
         numbers = self._versions.numbers()
-        match = re.fullmatch(r"v?0*(\d+)", name.strip())
+        match = re.fullmatch(r"v?0*(\d+)", str(name).strip())
         if match is None or int(match[1]) not in numbers:
             known = ", ".join(map(version_name, numbers[-5:])) or "none yet"
             raise RegistryError(f"version={name!r} is not in the registry {self.place}. The newest there: {known}.")
@@ -207,11 +210,11 @@ class ModelRegistry:
         _check(version=version, champion=champion)
         return self._decide("kept", version, champion.name, reason, champion.name, about)
 
-    def roll_back(self, to: str | None = None, reason: str = "", **about: Any) -> Decision:
+    def roll_back(self, to: str | int | None = None, reason: str = "", **about: Any) -> Decision:
         """Make an earlier version the champion again.
 
         Args:
-            to: Its name; None: the champion before this one. Twice in a row that goes back by two.
+            to: Its name or number; None: the champion before this one. Twice in a row that goes back by two.
             reason: Why, for those who read it later.
 
         Raises:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from prefect_gpu.retraining.records import RegistryError
+from prefect_gpu.training import checks
 from prefect_gpu.training.checkpoints.manifest import facts_of, files_of
 
 Action = Literal["promoted", "kept", "rolled back"]
@@ -38,7 +40,7 @@ class Version:
         data_version: Which data it was trained on.
         code_version: Which code trained it.
         run: The flow run that trained it, as an id, and ``run_url`` where to look at it; empty outside of Prefect.
-        metrics: How good it was when it was trained.
+        metrics: How good it was when it was trained; None: that is not defined (NaN or infinite).
         parameters: What it was trained with.
     """
 
@@ -51,7 +53,7 @@ class Version:
     code_version: str = ""
     run: str = ""
     run_url: str = ""
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -84,6 +86,27 @@ class Decision:
     run: str = ""
     run_url: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+_TEXTS = ("data_version", "code_version", "run", "run_url")
+_TABLES = {"metrics": {"loss": 0.5}, "parameters": {"lr": 0.1}}  # with an example of each
+
+
+def checked(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a version that is to be made, with its metrics as numbers. It is kept for good.
+
+    Raises:
+        TypeError: It is of another kind, or unknown. The message names it, and what to give.
+    """
+    for name, value in about.items():
+        if name not in (*_TEXTS, *_TABLES):
+            raise TypeError(f"{name}={value!r} is not kept of a version. There are {', '.join((*_TEXTS, *_TABLES))}.")
+        if name in _TEXTS and not isinstance(value, str):
+            raise TypeError(f"{name}={value!r} is not allowed: give a text.")
+        if name in _TABLES and not isinstance(value, Mapping):
+            raise TypeError(f"{name}={value!r} is not allowed: give a dictionary, such as {_TABLES[name]}.")
+    measured = {f"metrics[{name!r}]": value for name, value in about.get("metrics", {}).items()}
+    return {**about, "metrics": dict(zip(about.get("metrics", {}), checks.metrics(measured).values(), strict=True))}
 
 
 def digest(model: Path) -> str:

@@ -8,9 +8,16 @@ from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
+from prefect import tags
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterState, FlowRunFilterStateType
-from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Scheduled
 
@@ -21,14 +28,35 @@ from prefect_gpu.training.trial import AT_A_RUNG, TrialOf
 _AT_ONCE = 200  # flow runs that Prefect gives in one answer
 _UNSURE_S = 30.0  # a run has crashed, and its worker may bring it back to its queue
 _COUNT_S = 30.0  # from one look for deleted runs to the next
+_CUT_OFF = "Its submission was cut off."
 
 
-def start(train: GpuFlow[..., Any], parameters: Mapping[str, Any], about: TrialOf | None) -> UUID:
-    """Start a trial's run in the flow's pool; ``about`` has it talk to the study."""
+def start(train: GpuFlow[..., Any], parameters: Mapping[str, Any], about: TrialOf | None, tag: str) -> UUID:
+    """Start a trial's run in the flow's pool; ``about`` has it talk to the study, and its tag finds it again."""
     if about is not None:
         env = {**(train.job_variables.get("env") or {}), ENV_TRIAL: about.as_text()}
         train = train.with_options(job_variables={**train.job_variables, "env": env})
-    return train.submit(**parameters).flow_run_id
+    with tags(tag):
+        return train.submit(**parameters).flow_run_id
+
+
+def begun(tag: str) -> UUID | None:
+    """The run that was started with this tag, by who was then cut off; None: there is none.
+
+    One that was cut off before its flow was there to be run is cancelled: no worker would ever take it.
+
+    Raises:
+        httpx.HTTPError: Prefect is out of reach.
+    """
+    found = None
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[tag]))):
+            if run.state is not None and run.state.is_pending() and not run.state.message:  # a worker's claim has one
+                cancelled: State = Cancelled(message=_CUT_OFF)
+                client.set_flow_run_state(run.id, cancelled, force=True)
+            elif run.state is None or run.state.message != _CUT_OFF:
+                found = run.id
+    return found
 
 
 class Watch:

@@ -6,6 +6,7 @@ import pickle
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isnan
 from typing import Any
 from uuid import UUID
@@ -123,7 +124,22 @@ class Search:
             if run := trial.user_attrs.get(RUN):
                 self._training[UUID(run)] = trial.number
             else:
-                self._failed(trial.number, "the sweep ended before it had started this trial's run")
+                while self._reached(partial(self._find, trial)) is None:
+                    time.sleep(_LOOK_S)
+
+    def _find(self, trial: FrozenTrial) -> bool:
+        """The run of a trial whose sweep has ended before it could take it down: else it would train for nobody."""
+        run_id = runs.begun(self._tag(trial))
+        if run_id is None:
+            self._failed(trial.number, "the sweep ended before it had started this trial's run")
+        else:
+            self._training[run_id] = trial.number
+            Trial(self._study, trial._trial_id).set_user_attr(RUN, str(run_id))
+        return True
+
+    def _tag(self, trial: Trial | FrozenTrial) -> str:
+        """Of its flow run. A study of the same name, made anew, has others."""
+        return f"{self._study.study_name}-trial-{trial.number}-{trial.datetime_start:%y%m%d%H%M%S%f}"
 
     def _look(self) -> bool:
         """See which runs have ended or stopped."""
@@ -142,7 +158,7 @@ class Search:
     def _next(self, trials: int) -> bool:
         """Give a place in the pool to the promotion that is worth most, else to a new trial. False: there is none."""
         if self._unstarted is not None:
-            self._start_run(*self._unstarted)
+            self._start_run(*self._unstarted, again=True)
             return True
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
         may_start = not self._exhausted and sum(trial.state in _BEGUN for trial in known) < trials
@@ -206,9 +222,13 @@ class Search:
         self._unstarted = trial, parameters
         self._start_run(trial, parameters)
 
-    def _start_run(self, trial: Trial, parameters: Mapping[str, Any]) -> None:
+    def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
+        """Start a trial's run; ``again``: Prefect was out of reach before the answer came, and may have started it."""
         self._train = self._train.ready()
-        run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial))
+        tag = self._tag(trial)
+        run_id = runs.begun(tag) if again else None
+        if run_id is None:
+            run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial), tag)
         self._unstarted = None
         self._training[run_id] = trial.number
         trial.set_user_attr(RUN, str(run_id))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-from prefect_gpu.training.checkpoints import Checkpoint, CheckpointStore, SaveCallback, Store
+from prefect_gpu.training.checkpoints import Checkpoint, CheckpointError, CheckpointStore, SaveCallback, Store
 from prefect_gpu.training.scratch import Scratch
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -65,6 +65,11 @@ class BestKeeper:
         try:
             self._store.save(checkpoint, step, loss)
             self.loss = loss
+        except CheckpointError as error:
+            logger.error(
+                "The best checkpoint so far, of step %d, could not be saved; training goes on. %s", step, error
+            )
+            return False
         except Exception:
             logger.exception("The best checkpoint so far, of step %d, could not be saved; training goes on.", step)
             return False

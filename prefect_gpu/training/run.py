@@ -41,6 +41,7 @@ from prefect_gpu.training.protocol import (
     SAVING,
     TRAINING,
 )
+from prefect_gpu.training.run_log import speak_in_the_run
 from prefect_gpu.training.saver import Saver
 from prefect_gpu.training.share import Pacer
 from prefect_gpu.training.suspension import forgetting
@@ -134,6 +135,7 @@ class TrainingRun:
                 "training_run() inside another training_run(): one training at a time. Leave the outer with block "
                 "first, or report both to one run object."
             )
+        speak_in_the_run()
         link, taken = free_link()
         part = numbering.own.next(os.environ.get(ENV_RUN_ID))
         of_run = None if taken else os.environ.get(ENV_CHECKPOINTS)

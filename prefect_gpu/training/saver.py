@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from prefect_gpu.training.channel.mailbox import Mailbox
-from prefect_gpu.training.checkpoints import SaveCallback, Store
+from prefect_gpu.training.checkpoints import CheckpointError, SaveCallback, Store
 from prefect_gpu.training.limits import cpus
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -118,6 +118,9 @@ class Saver:
                 "bytes": saved.size_bytes,
                 "seconds": monotonic() - begin,
             }
+        except CheckpointError as error:  # its words say what to do, and a traceback says no more
+            logger.error("The checkpoint of step %d could not be saved; training goes on. %s", step, error)
+            data["error"] = f"{type(error).__name__}: {error}"[:1000]
         except Exception as error:
             # A full disk at night is no reason to lose the training as well; the previous checkpoint is still good.
             logger.exception("The checkpoint of step %d could not be saved; training goes on.", step)

@@ -143,6 +143,11 @@ def test_the_setting_of_checkpoints_takes_a_block() -> None:
     assert checkpoint_block("block:checkpoint-storage/team") == checkpoint_block("block:team") == "team"
     assert checkpoint_block("/a/folder") is checkpoint_block(None) is None
     assert GpuSettings(checkpoints="block:checkpoint-storage/team").checkpoints == "block:checkpoint-storage/team"
+    assert GpuSettings(checkpoints="s3://b/x").checkpoints == "s3://b/x"
+    here = {"~/kept": Path.home() / "kept", "kept": Path.cwd() / "kept", "file:///kept": Path("/kept")}
+    assert [GpuSettings(checkpoints=one).checkpoints for one in here] == [str(folder) for folder in here.values()]
+    with pytest.raises(ValueError, match="checkpoints=' ' is no place"):
+        GpuSettings(checkpoints=" ")
     with pytest.raises(ValidationError, match="blocks of other types"):
         GpuSettings(checkpoints="block:s3-bucket/team")
     with pytest.raises(ValidationError, match="the form is"):

@@ -100,6 +100,14 @@ def test_a_file_in_place_of_the_state_folder(doctor: Doctor, tmp_path: Path) -> 
     assert found["history"]["level"] == "error"
 
 
+def test_a_file_in_place_of_the_folder_for_checkpoints(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = doctor(PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=str(tmp_path / "file"))["checkpoints"]
+    assert found["level"] == "error" and found["text"].endswith(f"{tmp_path}/file is a file.")
+    assert "PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=" in found["remedy"]
+    assert doctor(PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=str(tmp_path))["checkpoints"]["level"] == "ok"
+
+
 def test_folders_below_one_that_this_user_may_not_look_into(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)

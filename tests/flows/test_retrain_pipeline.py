@@ -111,6 +111,16 @@ def test_no_batch_to_compare_on_is_refused_before_the_training(settings: dict[st
     assert names(settings["data"]) == [] and ModelRegistry(settings["registry"]).versions() == []
 
 
+@pytest.mark.parametrize("limit", [{"level": 0.95}, {"min_gain": -1.0}], ids=str)
+def test_limits_that_compare_nothing_are_refused_before_the_training(
+    settings: dict[str, Any], limit: dict[str, float]
+) -> None:
+    """The first model became the champion with them; each later run trained, registered its model, and failed."""
+    with pytest.raises(ValueError, match=r"level=0.95 must be between|min_gain=-1.0 must be 0 or more"):
+        pipeline.retrain_pipeline.fn(**settings, **limit, deliver=True, epochs=1)
+    assert names(settings["data"]) == [] and ModelRegistry(settings["registry"]).versions() == []
+
+
 def test_batches_that_hold_out_too_little_are_refused_before_the_training(settings: dict[str, Any]) -> None:
     """A batch of one row has no row for the comparison: each night trained, and failed afterwards."""
     scan(settings["data"])

@@ -13,7 +13,7 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import AwaitingRetry, Cancelled, Crashed, Running, State, Suspended
+from prefect.states import AwaitingRetry, Cancelled, Crashed, Pending, Running, State, Suspended
 
 from benchmarks._host.served import using
 from prefect_gpu import gpu, sweep
@@ -98,6 +98,21 @@ async def test_a_run_is_taken_for_deleted_once_it_was_missed_twice(pool: LivePoo
             found.append(await world.over(kept, deleted))
             world.now += 31.0
         assert found == [{}, {}, {deleted: None}, {deleted: None}]
+
+
+async def test_a_run_is_found_whose_sweep_was_killed_as_it_started_it(pool: LivePool) -> None:
+    """One was handed to the pool; of another, the flow was not there yet: nobody would ever run it."""
+    train = gpu(work_pool=pool.name)(never)
+    with using(pool.sandbox):
+        assert await asyncio.to_thread(runs.begun, "trial-1") is None
+        started = await asyncio.to_thread(runs.start, train, {"x": 1.0}, None, "trial-1")
+        async with get_client() as client:
+            left = await client.create_flow_run(never, parameters={"x": 1.0}, tags=["trial-2"], state=Pending())
+            for _ in range(2):
+                assert await asyncio.to_thread(runs.begun, "trial-1") == started
+                assert await asyncio.to_thread(runs.begun, "trial-2") is None
+            state = (await client.read_flow_run(left.id)).state
+        assert state is not None and state.is_cancelled() and state.message == "Its submission was cut off."
 
 
 async def test_a_sweep_waits_for_prefect_and_names_what_became_of_its_trials(

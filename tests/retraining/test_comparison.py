@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,16 +79,19 @@ def test_luck_is_called_luck() -> None:
         (([0.1], [0.1]), "hold out more examples"),
         (([0.1, float("inf")], [0.1, 0.2]), "challenger has a loss that is not finite"),
         (([0.1, 0.2], [1e308, 1.7e308]), "champion has a loss beyond 1e.100.* clip"),  # their mean is not finite
+        ((["a", "b"], [0.1, 0.2]), "challenger has what is no number"),
         (([[0.1], [0.2]], [0.1, 0.2]), r"challenger has the shape \(2, 1\)"),
     ],
 )
-def test_losses_that_are_none_are_refused(arguments: tuple[list[float], list[float]], said: str) -> None:
+def test_losses_that_are_none_are_refused(arguments: tuple[list[Any], list[Any]], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         compare(*arguments)
 
 
-@pytest.mark.parametrize("limits", [{"level": 0.0}, {"level": 0.5}, {"min_gain": -1.0}, {"min_gain": float("nan")}])
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "limits", [{"level": 0.0}, {"level": 0.5}, {"level": "x"}, {"min_gain": -1.0}, {"min_gain": float("nan")}]
+)
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(limits))):
         compare([0.1, 0.2], [0.1, 0.2], **limits)
 

@@ -35,6 +35,9 @@ def test_what_is_added_counts_when_it_is_whole(tmp_path: Path) -> None:
     (tmp_path / ".a.csv.tmp").write_text("on")
     assert DataFiles(tmp_path).snapshot().names == ()
     assert DataFiles(tmp_path, ".*").snapshot().names == (".a.csv.tmp",)
+    assert DataFiles(tmp_path / "to come").snapshot().names == ()
+    with pytest.raises(NotADirectoryError, match="tmp"):
+        DataFiles(tmp_path / ".a.csv.tmp").snapshot()
 
 
 def test_a_file_that_is_removed_meanwhile_was_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

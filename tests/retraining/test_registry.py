@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,31 @@ class TestFolder(RegistrySuite):
             models.versions()
         with pytest.raises(RegistryError, match=r"could not be put into the registry|cannot be used"):
             ModelRegistry(model).register(model, data_version="a")
+        with pytest.raises(RegistryError, match=r"model\.txt/decisions cannot be used: Not a directory\."):
+            ModelRegistry(model).champion()
+
+    @pytest.mark.parametrize(
+        ("about", "said"),
+        [
+            ({"data_version": 3}, "data_version=3 is not allowed: give a text."),
+            ({"metrics": {"l": "x"}}, "metrics['l']='x' (str) is not a number: pass a float"),
+            ({"metrics": 0.5}, "metrics=0.5 is not allowed: give a dictionary, such as {'loss': 0.5}."),
+            ({"parameters": ["lr"]}, "parameters=['lr'] is not allowed: give a dictionary, such as {'lr': 0.1}."),
+            ({"metric": 0.5}, "metric=0.5 is not kept of a version. There are data_version, code_version, run, "),
+        ],
+    )
+    def test_what_is_said_of_a_version_is_looked_at_before_it_is_kept_for_good(
+        self, models: ModelRegistry, model: Path, about: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(TypeError, match=re.escape(said)):
+            models.register(model, **{"data_version": "a", **about})
+        assert models.versions() == [] and not Path(str(models.place)).exists(), "nothing was copied"
+
+    def test_a_model_may_be_named_by_a_text_and_a_version_by_its_number(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        made = models.register(str(model), data_version="a", metrics={"loss": float("nan")})
+        assert models.version(1) == made and made.metrics == {"loss": None}
 
 
 @pytest.mark.needs("s3")
@@ -118,9 +144,11 @@ class TestS3(RegistrySuite):
         ("s3://me:secret@models", "Credentials do not belong here"),
         ("block:gpu-cluster/lab", "the form is block:checkpoint-storage/NAME"),
         ("", "registry=''"),
+        (" ", "registry=' ' is no place"),
+        (None, "registry=None is no place: give the path of a folder"),
     ],
 )
-def test_a_place_that_is_none_is_refused(text: str, said: str) -> None:
+def test_a_place_that_is_none_is_refused(text: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         find_place(text, "registry")
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 from uuid import UUID, uuid4
 
+import httpx
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
@@ -17,7 +18,7 @@ from prefect.states import Completed, Crashed
 from prefect_gpu import asha
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.proposals import Proposer
-from prefect_gpu.sweeps.search import ERROR, Search
+from prefect_gpu.sweeps.search import ERROR, RUN, Search
 
 
 def test_a_search_with_too_few_trials_for_its_rungs_trains_the_best_one_to_its_end(
@@ -52,7 +53,7 @@ def test_a_grid_that_was_tried_as_a_whole_is_the_end(
 ) -> None:
     """Optuna's samplers then stop the study, which it refuses where it does not call the objective itself."""
     started = [uuid4(), uuid4()]
-    monkeypatch.setattr(runs, "start", lambda train, parameters, about: started[len(search._training)])
+    monkeypatch.setattr(runs, "start", lambda train, parameters, about, tag: started[len(search._training)])
     study = optuna.create_study(sampler=sampler)
     search = of_study(study, {"x": [1.0, 2.0]})
     assert search._next(trials=9) and search._next(trials=9)
@@ -63,6 +64,33 @@ def test_a_grid_that_was_tried_as_a_whole_is_the_end(
         (TrialState.COMPLETE, 0.5),
         (TrialState.COMPLETE, 1.5),
     ]
+
+
+def test_a_run_whose_sweep_was_killed_before_it_took_it_down_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It trained for nobody, and its trial counted as failed."""
+    study, run_id = optuna.create_study(study_name="of lr"), uuid4()
+    study.ask({}), study.ask({})
+    monkeypatch.setattr(runs, "begun", lambda tag: run_id if tag.startswith("of lr-trial-1-") else None)
+    search = of_study(study, {})
+    search._take_over()
+    assert search._training == {run_id: 1} and study.trials[1].user_attrs[RUN] == str(run_id)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
+
+
+def test_a_run_that_was_started_though_no_answer_came_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    def start(train: Any, parameters: Any, about: Any, tag: str) -> UUID:
+        started.append(tag)
+        raise httpx.ReadTimeout("")
+
+    run_id = uuid4()
+    monkeypatch.setattr(runs, "start", start)
+    monkeypatch.setattr(runs, "begun", lambda tag: run_id if tag in started else None)
+    search = of_study(optuna.create_study(), {"x": (0.0, 1.0)})
+    with pytest.raises(httpx.ReadTimeout):
+        search._next(trials=1)
+    assert search._next(trials=1) and search._training == {run_id: 0} and len(started) == 1
 
 
 def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from math import isfinite
 
 import torch
 
+from prefect_gpu.training import checks
 from prefect_gpu.training.run import TrainingRun
 
 _LEAST_PARTS = 2
+_SAMPLES = "give the samples of a batch. run.batch_size is None where neither the pool nor training_run() says it."
 
 
 class GradientNoise:
@@ -50,9 +53,8 @@ class GradientNoise:
         run: TrainingRun | None = None,
         smoothing: float = 0.95,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} has no sample: give 1 or more.")
-        if not 0 <= smoothing < 1:
+        batch_size = checks.count(batch_size, "batch_size", least=1, remedy=_SAMPLES)
+        if not (isinstance(smoothing, (int, float)) and 0 <= smoothing < 1):
             raise ValueError(f"smoothing={smoothing!r} is out of range: give 0 for none, or a part below 1.")
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         if not self._parameters:
@@ -67,13 +69,18 @@ class GradientNoise:
     def step(self, batch_size: int) -> None:
         """A batch's gradient is complete: call it after the last backward pass, before the optimizer's step.
 
-        A batch of which there was only one part says nothing, and is left out. The numbers are fetched from the device,
-        which waits for it.
+        A batch of which there was only one part says nothing, and is left out; so is one whose gradient is not
+        finite, as those with which a gradient scaler finds its scale. Clip gradients, or divide them by a scale,
+        afterwards. The numbers are fetched from the device, which waits for it.
 
         Args:
             batch_size: Samples of the batch, of all replicas together. The loss of each part was divided by the number
                 of a replica's parts, so that gradients add up to their mean.
+
+        Raises:
+            ValueError: ``batch_size`` is no number of samples.
         """
+        batch_size = checks.count(batch_size, "batch_size", least=1, remedy=_SAMPLES)
         parts_sqr, passes = self._parts_sqr, max(self._passes)
         self._parts_sqr, self._passes = None, [0] * len(self._parameters)
         if parts_sqr is None:
@@ -89,6 +96,8 @@ class GradientNoise:
         whole_sqr = float(sum(gradient.detach().double().square().sum() for gradient in found))
         # Each part's gradient was divided by the passes of its replica, and their squares were summed up.
         part_sqr = float(parts_sqr) * passes**2 / parts
+        if not (isfinite(whole_sqr) and isfinite(part_sqr)):
+            return
         sqr = (parts * whole_sqr - part_sqr) / (parts - 1)
         var = (part_sqr - whole_sqr) * batch_size / (parts - 1)  # of a single sample
         kept = self._smoothing

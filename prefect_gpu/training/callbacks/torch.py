@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from prefect_gpu.training import checks
 from prefect_gpu.training.callbacks._random import random_state, set_random_state
 from prefect_gpu.training.callbacks._values import LossReader
 from prefect_gpu.training.checks import TrainingRunError
@@ -101,17 +102,21 @@ class TorchLoop:
             Batches, moved to the device.
 
         Raises:
-            TypeError: The loader has no length.
-            ValueError: It is empty, it has fewer batches than its length says, or ``epochs`` is less than 1.
+            TypeError: The loader has no length, or can be iterated over only once.
+            ValueError: It is empty, it has fewer batches than its length says, or ``epochs`` is no number from 1 up.
             TrainingRunError: It is called a second time.
 
         Example:
             >>> for x, y in loop.batches(loader, epochs=3):                   # doctest: +SKIP
             ...     loop.report(fit_one(model, optimizer, x, y))
         """
-        count = len(loader)
+        count, epochs = len(loader), checks.count(epochs, "epochs", least=0, remedy="say how often.")
         if count < 1 or epochs < 1:
             raise ValueError(f"epochs={epochs} of {count} batches: there is nothing to train on.")
+        if epochs > 1 and hasattr(loader, "__next__"):
+            raise TypeError(
+                f"loader={type(loader).__name__} is an iterator, which has one epoch: give the DataLoader of it."
+            )
         if self._in_batches:
             raise TrainingRunError(
                 "batches() a second time: it goes through all epochs by itself. A second training, as after a "

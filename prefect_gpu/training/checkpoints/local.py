@@ -9,12 +9,14 @@ Layout of the folder, which belongs to one run alone::
     step-000017.tmp/            a checkpoint being written; never read
     best/                       another such folder, for the best checkpoint
 
-The previous checkpoint stays, so that there is one to fall back on if the newest turns out damaged.
+The previous checkpoint stays, so that there is one to fall back on if the newest turns out damaged. Where the disk has
+no room for a third, the older one of two goes before the next is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -27,6 +29,7 @@ from prefect_gpu.training.checkpoints.manifest import (
     PAYLOAD,
     Checkpoint,
     CheckpointDamaged,
+    CheckpointError,
     Holding,
     Manifest,
     SaveCallback,
@@ -44,6 +47,11 @@ _NAME = re.compile(r"^step-(\d{6,})(?:\.(\d+))?$")
 _OURS = re.compile(r"^(pool|current|step-\d{6,}(\.\d+)?)(\.tmp)?$")
 _STORE = re.compile(r"^(best(-[\w-]+)?|training-[\w-]+)$")  # of the best ones, and of a later training of the run
 _KEPT = 2
+_HARDLY_ANY = 1 << 16  # bytes that are free on a disk that is full
+
+
+class _NoRoom(CheckpointError):
+    """The disk is full."""
 
 
 class CheckpointStore:
@@ -68,6 +76,14 @@ class CheckpointStore:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._pool and self._made_for() != self._pool:
             self._replace(_POOL, self._pool)
+        try:
+            return self._save(callback, step, loss)
+        except _NoRoom:
+            if not self._make_room():
+                raise
+        return self._save(callback, step, loss)
+
+    def _save(self, callback: SaveCallback, step: int, loss: float | None) -> Checkpoint:
         final = self._free_name(step)
         aside = self.folder / f"{final.name}.tmp"
         _remove(aside)
@@ -84,11 +100,14 @@ class CheckpointStore:
             for folder in (aside, *(path for path in payload.rglob("*") if path.is_dir())):
                 _sync(folder)
             aside.rename(final)
-        except BaseException:
+            _sync(self.folder)
+            self._replace(_CURRENT, final.name)
+        except BaseException as error:
+            full = isinstance(error, Exception) and self._is_full(error, aside)
             _remove(aside)
+            if full:
+                raise _NoRoom(f"The disk of {self.folder} has no room for it: make room there. ({error})") from error
             raise
-        _sync(self.folder)
-        self._replace(_CURRENT, final.name)
         self._remove_older(final.name)
         return Checkpoint(step, final / manifest.payload, manifest.size_bytes, loss)
 
@@ -211,6 +230,30 @@ class CheckpointStore:
         fresh.replace(self.folder / name)
         _sync(self.folder)
 
+    def _is_full(self, error: Exception, aside: Path) -> bool:
+        """Whether the disk was too small. What frameworks raise then often does not say so: PyTorch's is no OSError."""
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        with contextlib.suppress(OSError):
+            before = next((_size(self.folder / name) for name in self._finished()), 0)
+            return shutil.disk_usage(self.folder).free < max(_HARDLY_ANY, before - _size(aside))
+        return False
+
+    def _make_room(self) -> bool:
+        """Keep nothing but the newest good checkpoint. False: there was nothing else.
+
+        The disk may have room for two and not for three. Then there is none to fall back on while one is written; else
+        no more would ever be saved.
+        """
+        good = self.restore()
+        if good is None:
+            return False
+        there = [*(self.folder / name for name in self._finished()), *self.folder.glob("step-*.tmp")]
+        others = [path for path in there if path != good.path.parent]
+        for path in others:
+            _remove(path)
+        return bool(others)
+
     def _remove_older(self, current: str) -> None:
         for name in [name for name in self._finished() if name != current][_KEPT - 1 :]:
             _remove(self.folder / name)
@@ -234,6 +277,10 @@ def _sync(path: Path) -> None:
 def _is_empty(path: Path) -> bool:
     """Whether it is a folder with nothing in it, as the first one that cannot be saved leaves it."""
     return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in files_of(path))
 
 
 def _newest(path: Path) -> float:

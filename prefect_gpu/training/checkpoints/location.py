@@ -40,8 +40,8 @@ def parse_location(text: str) -> S3Location | Path:
     Raises:
         ValueError: It is none. The message says what is wrong.
     """
-    if not text:
-        raise ValueError("checkpoints='' is no place: give the path of a folder, or s3://bucket/prefix")
+    if not text.strip():
+        raise ValueError(f"checkpoints={text!r} is no place: give the path of a folder, or s3://bucket/prefix")
     parts = urlsplit(text)
     if parts.scheme in ("", "file"):
         return Path(parts.path if parts.scheme else text)

@@ -62,7 +62,8 @@ class Store(Protocol):
 
         Args:
             callback: Creates a file or a folder at the path that it is given (nothing is there yet). A suffix that the
-                library appends to the name, as ``numpy.save`` does, is followed.
+                library appends to the name, as ``numpy.save`` does, is followed. It is called a second time if the disk
+                had no room, and some could be made.
             step: Finished steps.
             loss: Kept beside it.
 
@@ -70,9 +71,9 @@ class Store(Protocol):
             The new current checkpoint.
 
         Raises:
-            CheckpointError: The callback wrote nothing, or more than one thing; or the store is out of reach.
-            OSError: The disk is full, say. Whatever the callback raises passes through as well. In all these cases the
-                previous checkpoint stays current, and nothing half-written is ever used.
+            CheckpointError: The callback wrote nothing, or more than one thing; or the store is out of reach, or full.
+            OSError: The disk is broken, say. Whatever the callback raises passes through as well. In all these cases
+                the previous checkpoint stays current, and nothing half-written is ever used.
         """
 
     def restore(self) -> Checkpoint | None:

@@ -59,6 +59,21 @@ def test_the_training_is_told_the_noise_scale(torch: Any) -> None:
         assert run._progress.noise_scale == measure.scale
 
 
+def test_a_gradient_that_is_not_finite_says_nothing(torch: Any) -> None:
+    """A gradient scaler begins with a scale that is too large, and the optimizer leaves these steps out."""
+    weight = torch.nn.Parameter(torch.zeros(50))
+    with training_run() as run:
+        measure = noise([weight], run=run)
+        trained(torch, measure, weight, steps=20, parts=2, samples=4)
+        before = measure.scale
+        assert before is not None
+        for factor in (float("inf"), float("nan")):
+            for _ in range(2):
+                (weight.sum() * factor).backward()
+            measure.step(8)
+        assert measure.scale == before
+
+
 def test_a_batch_of_one_part_says_nothing(torch: Any) -> None:
     weight = torch.nn.Parameter(torch.zeros(50))
     measure = noise([weight])
@@ -78,11 +93,24 @@ def test_frozen_parameters_are_left_alone_and_the_gradients_stay_as_they_are(tor
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"batch_size": 0}, "batch_size=0 has no sample"), ({"smoothing": 1.0}, "smoothing=1.0 is out of range")],
+    [
+        ({"batch_size": 0}, "batch_size=0 must be a whole number of at least 1"),
+        ({"batch_size": None}, "batch_size=None .* neither the pool nor training_run"),
+        ({"smoothing": 1.0}, "smoothing=1.0 is out of range"),
+        ({"smoothing": "0.9"}, "smoothing='0.9' is out of range"),
+    ],
 )
 def test_wrong_arguments_are_named(torch: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         noise([torch.nn.Parameter(torch.zeros(1))], **options)
+
+
+def test_a_batch_of_unknown_size_is_named(torch: Any) -> None:
+    with (
+        training_run() as run,
+        pytest.raises(ValueError, match=r"batch_size=None .* neither the pool nor training_run"),
+    ):
+        noise([torch.nn.Parameter(torch.zeros(1))]).step(run.batch_size)
 
 
 def test_a_model_without_gradients_is_refused(torch: Any) -> None:

@@ -169,6 +169,10 @@ def test_what_makes_no_sense_is_said(torch: Any) -> None:
             TorchLoop(run, torch.nn.Linear(1, 1), optimizer="adam")
         with pytest.raises(ValueError, match="epochs=0 of 3 batches"):
             next(make(torch, run)[0].batches(loader(torch), epochs=0))
+        with pytest.raises(ValueError, match=r"epochs=2\.5 must be a whole number"):
+            next(make(torch, run)[0].batches(loader(torch), epochs=2.5))
+        with pytest.raises(TypeError, match="is an iterator, which has one epoch: give the DataLoader of it"):
+            next(make(torch, run)[0].batches(iter(loader(torch)), epochs=2))
 
 
 def test_losses_on_a_device_are_fetched_now_and_then(torch: Any) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.training import CheckpointError, CheckpointStore
+from prefect_gpu.training.channel.mailbox import Mailbox
+from prefect_gpu.training.saver import Saver
+from tests.small_disk import SmallDisk, mounted
 from tests.support import examples
 
 
@@ -105,6 +109,56 @@ def test_a_saving_function_that_fails_leaves_the_previous_one(tmp_path: Path) ->
     restored = store.restore()
     assert restored is not None and restored.step == 1
     assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mounted(tmp_path / "disk", 1 << 20) as disk:
+        yield disk
+
+
+@pytest.mark.needs("small disk")
+@pytest.mark.parametrize("says", [OSError, RuntimeError])
+def test_a_disk_with_room_for_two_gets_new_ones_all_the_same(small_disk: SmallDisk, says: type[Exception]) -> None:
+    """What is raised on a full disk: by plain files an OSError, by PyTorch a RuntimeError of "unexpected pos"."""
+    store = CheckpointStore(small_disk.folder / "run")
+
+    def save(path: Path) -> None:
+        try:
+            path.write_bytes(b"1" * 400_000)
+        except OSError as error:
+            raise error if says is OSError else says("unexpected pos 576 vs 534") from None
+
+    for step in (1, 2, 3, 4):
+        store.save(save, step)
+        restored = store.restore()
+        assert restored is not None and restored.step == step
+    assert store.save(save_text("small"), 5).step == 5
+    small_disk.fill()
+    with pytest.raises(CheckpointError, match=r"The disk of .*/run has no room for it: make room there\. \("):
+        store.save(save, step=6)
+    restored = store.restore()
+    assert restored is not None and restored.step == 5, "the newest good one stays, whatever happens"
+
+
+@pytest.mark.needs("small disk")
+def test_a_full_disk_is_said_in_a_line(small_disk: SmallDisk, caplog: pytest.LogCaptureFixture) -> None:
+    saver = Saver(CheckpointStore(small_disk.folder / "run"), 1e-9, lambda data: None)
+    saver.begin()
+    small_disk.fill(but_pages=3)
+    saver.obey(Mailbox(), lambda path: path.write_bytes(b"1" * 400_000), step=7)
+    assert "The checkpoint of step 7 could not be saved; training goes on. The disk of " in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_saving_function_that_fails_for_another_reason_costs_no_checkpoint(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    for step in (1, 2):
+        store.save(save_text("good"), step)
+    called: list[Path] = []
+    with pytest.raises(AttributeError):
+        store.save(lambda path: called.append(path.weights), step=3)  # type: ignore[attr-defined]
+    assert len(list(tmp_path.glob("step-*"))) == 2
 
 
 def test_a_saving_function_that_saves_nothing_or_too_much_is_told_so(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""What a training says is where its user looks: in the flow run's log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.logging import handlers
+from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+
+from prefect_gpu.training import training_run
+from prefect_gpu.training.protocol import ENV_RESTORES_ONLY, ENV_RUN_ID
+
+LOGGER = logging.getLogger("prefect_gpu.training")
+RUN = str(uuid4())
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What Prefect's handler would send to its server, in a process of the pool's."""
+    logs: list[dict[str, Any]] = []
+    monkeypatch.setattr(handlers, "emit_api_log", logs.append)
+    monkeypatch.setattr(LOGGER, "handlers", [])
+    monkeypatch.setenv(ENV_RUN_ID, RUN)
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", RUN)
+    with temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: True}):
+        yield logs
+
+
+def diverge() -> None:
+    with training_run(steps=1, on_nonfinite="warn") as run:
+        for _ in run.steps():
+            run.report(loss=float("nan"))
+
+
+def test_a_warning_is_in_the_run_s_log_once_whichever_thread_says_it(sent: list[dict[str, Any]]) -> None:
+    diverge()
+    thread = Thread(target=diverge)
+    thread.start()
+    thread.join()
+    assert [(log["flow_run_id"], log["name"]) for log in sent] == [(RUN, LOGGER.name)] * 2
+    assert all("loss=nan at step 1 is not a finite number; training goes on" in log["message"] for log in sent)
+
+
+def test_only_one_instance_of_a_gang_speaks_there(sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_RESTORES_ONLY, "1")
+    diverge()
+    assert sent == []
+
+
+def test_outside_of_the_pool_nothing_is_sent(sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV_RUN_ID)
+    diverge()
+    assert sent == []
+
+
+def test_who_has_named_the_logger_to_prefect_gets_no_line_twice(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = handlers.APILogHandler()
+    monkeypatch.setattr(own, "emit", lambda record: sent.append({"message": record.getMessage()}))
+    LOGGER.addHandler(own)
+    diverge()
+    assert len(sent) == 1
