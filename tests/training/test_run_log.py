@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from threading import Thread
 from typing import Any
@@ -66,3 +68,29 @@ def test_who_has_named_the_logger_to_prefect_gets_no_line_twice(
     LOGGER.addHandler(own)
     diverge()
     assert len(sent) == 1
+
+
+FORKS = """
+import multiprocessing, warnings
+import prefect.logging.handlers
+from prefect._internal.concurrency.services import QueueService
+from prefect_gpu.training import training_run
+
+class Logs(QueueService):  # what sends a flow's logs is one
+    async def _handle(self, item):
+        pass
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns whoever forks beside a thread
+with training_run(steps=1) as run:
+    for step in run.steps():
+        Logs.instance().send("sent in the end")
+        child = multiprocessing.get_context("fork").Process(target=int)
+        child.start()
+        child.join()
+        print(child.exitcode)
+"""
+
+
+def test_children_that_a_run_forks_end_well_also_where_it_has_no_channel(sent: list[dict[str, Any]]) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
