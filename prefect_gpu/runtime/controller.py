@@ -232,8 +232,13 @@ class Controller:
 
     @property
     def away(self) -> Sequence[str]:
-        """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
-        return sorted([*self._driver.away, *(device for device in self.fleet.device_ids if self.fleet.is_out(device))])
+        """Names of nodes and devices that cannot be used now and may be back.
+
+        See :attr:`.Driver.away`. Others are out of service, or are back in it and the scheduler has not heard of that.
+        """
+        out = {device for device in self.fleet.device_ids if self.fleet.is_out(device)}
+        unheard = {device.id for device in self.fleet.devices if not self.scheduler.state.has_node(device.id)}
+        return sorted([*self._driver.away, *(out | unheard)])
 
     def coming(self, job: Job) -> Coming | None:
         """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""

@@ -114,14 +114,13 @@ def _node(node: Node, state: str) -> dict[str, Any]:
 
 def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any]:
     idle_s, gaps = controller.idle.total(device.id)
-    cordoned = controller.fleet.cordoned.get(device.id)
     return {
         "id": device.id,
         "node": node.id,
         "kind": device.kind,
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,
-        "cordoned": cordoned.reason if cordoned is not None and controller.fleet.is_out(device.id) else None,
+        "cordoned": controller.fleet.why_out(device.id),
         "unwell": controller.fleet.unwell.get(device.id),
         "leaves": _leaves(controller, device.id),
         "compute_capability": ".".join(map(str, device.capability)) if device.capability else None,
