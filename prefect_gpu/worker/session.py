@@ -168,6 +168,9 @@ class PoolSession:
         host.stream = PoolStream(
             pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
         )
+        notice = NoticeWatch(settings, self.controller.fleet, self._logger)
+        if notice.is_needed:
+            await notice.look_once()  # before anything starts here
         try:
             await self.controller.start()
         except Exception:  # another one may be started later, which needs the ports, and follows the runs
@@ -189,7 +192,6 @@ class PoolSession:
             "orphans": host.bury_orphans,
             "cleaner": self._make_cleaner().run,
         }
-        notice = NoticeWatch(settings, self.controller.fleet, self._logger)
         if notice.is_needed:
             work["notice"] = notice.run
         if role is not None:
