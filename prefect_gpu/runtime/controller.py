@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect_gpu.runtime.actions.adjusting import Adjuster
 from prefect_gpu.runtime.actions.eviction import Eviction
@@ -55,6 +55,15 @@ ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, 
 """What this world can carry out."""
 
 _SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place; or a decision that failed
+_PAUSE_S = 1.0  # after one that was made, though something in it failed
+
+
+class _Failed(NamedTuple):
+    """A decision that failed: why, when that was logged, and when it was so last."""
+
+    words: str
+    said_at: float
+    last: float
 
 
 class Controller:
@@ -163,6 +172,7 @@ class Controller:
             logger=self._logger,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._failed: _Failed | None = None
         self._closing = False
 
     def _followers(self) -> tuple[Follower, ...]:
@@ -231,6 +241,13 @@ class Controller:
         return self._tasks.ill()
 
     @property
+    def trouble(self) -> str:
+        """What is wrong with decisions, in words; empty: they are taken as they should be."""
+        if self._failed is None or self._clock() - self._failed.last > 2 * _SET_ASIDE_S:
+            return ""
+        return f"decisions fail ({self._failed.words}): the worker's log says where"
+
+    @property
     def away(self) -> Sequence[str]:
         """Names of nodes and devices that cannot be used now and may be back.
 
@@ -266,14 +283,16 @@ class Controller:
             return
         now = self._clock()
         self._log.write(event, now)
-        failed = False
+        pause_s = 0.0
         try:
             instructions = self.scheduler.handle(event, now)
         except SchedulingError as error:
-            failed = True
-            of_run = "" if error.job is None else f" of run {error.job}"
-            self._logger.exception("The scheduler failed at %s%s", type(event).__name__, of_run)
+            pause_s = _SET_ASIDE_S if error.stalled else _PAUSE_S
+            self._say_failed(event, error, now)
             instructions = error.instructions
+            if error.stalled and error.job is None:
+                reason = f"nothing can be decided at the moment ({error}), which is tried again within a minute"
+                instructions = [*instructions, *self.scheduler.tell_stalled(reason, now)]
             if error.job is not None:
                 aside = ev.PlacingFailed(error.job, str(error), now + _SET_ASIDE_S)
                 asyncio.get_running_loop().call_soon(self.handle, aside)
@@ -282,7 +301,17 @@ class Controller:
                 self._carry_out(instruction, now)
             except Exception:  # the next one concerns another run
                 self._logger.exception("What the scheduler decided was not carried out: %s", instruction)
-        self._arm_timer(now, failed)
+        self._arm_timer(now, pause_s)
+
+    def _say_failed(self, event: ev.Event, error: SchedulingError, now: float) -> None:
+        """Log it; the same again at most once a minute, as runs report every second."""
+        before, words = self._failed, str(error)
+        if before is None or before.words != words or now - before.said_at >= _SET_ASIDE_S:
+            of_run = "" if error.job is None else f" of run {error.job}"
+            self._logger.error("The scheduler failed at %s%s", type(event).__name__, of_run, exc_info=error)
+            self._failed = _Failed(words, now, now)
+        else:
+            self._failed = _Failed(words, before.said_at, now)
 
     def _carry_out(self, instruction: do.Instruction, now: float) -> None:
         match instruction:
@@ -330,13 +359,15 @@ class Controller:
         """Let a run have newer credentials for its checkpoints; see :data:`.protocol.ENV_CREDENTIALS`."""
         await self._instances.give_credentials(run, credentials)
 
-    def _arm_timer(self, now: float, failed: bool) -> None:
+    def _arm_timer(self, now: float, pause_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due = self.scheduler.next_due()
-        if failed:  # what was due may be due still, and would fail again at once, again and again
-            due = now + _SET_ASIDE_S
+        if pause_s == _SET_ASIDE_S:  # what was due may be due still, and would fail again at once, again and again
+            due = now + pause_s
+        elif due is not None:
+            due = max(due, now + pause_s)
         if due is not None:
             wait_s = max(0.0, due - now) + 0.001
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.handle, ev.TimePassed())

@@ -296,7 +296,8 @@ class PoolSession:
         prefect = [f"Prefect has not answered as it should for {away_s:.0f} s"] if away_s else []
         history = [f"the history cannot be used: {self._recorder.trouble}"] if self._recorder.trouble else []
         quota = [self.host.quota.trouble] if self.is_open and self.host.quota.trouble else []
-        return self.ill() + prefect + history + quota
+        decisions = [self.controller.trouble] if self.is_open and self.controller.trouble else []
+        return self.ill() + prefect + history + quota + decisions
 
     @property
     def well_s(self) -> float:
