@@ -25,7 +25,8 @@ from pydantic import SecretStr
 WHAT = ["waiting", "granted", "preparing", "training", "saving", "demoted", "wasting", "converged"]
 WHAT += ["preempted", "moved", "resized", "suspended", "ended"]
 OUTCOMES = ["completed", "failed", "crashed", "cancelled"]
-SAID = "event.resource.name ~ ': ' ~ event.event ~ ' ' ~ (event.payload.message or event.payload.reason or '')"
+WHY = "[event.payload.outcome, event.payload.message or event.payload.reason] | select | join(': ')"
+SAID = f"event.resource.name ~ ': ' ~ event.event ~ ' ' ~ ({WHY})"
 WORDS = f'{{"text": {{{{ ({SAID}) | tojson }}}}}}'
 
 
@@ -42,7 +43,7 @@ def notify(
         raise typer.BadParameter(f"--outcome {outcome[0]}: only runs that ended have one. Leave --on out.")
     if not pool:
         raise typer.BadParameter("--pool is empty: give the name of a work pool.")
-    if not re.match("https?://[^/]", url):
+    if not re.match(r"https?://[^/\s]", url):
         raise typer.BadParameter(f"--url {url!r} is no address of a webhook: it begins with http:// or https://.")
     with get_client(sync_client=True) as client:
         try:
@@ -51,6 +52,10 @@ def notify(
             raise typer.BadParameter(f"--pool {pool!r}: {client.api_url} has no such work pool.") from None
         except httpx.TransportError as error:
             raise typer.BadParameter(f"PREFECT_API_URL={client.api_url} does not answer: {error}.") from None
+        except httpx.HTTPStatusError as error:
+            code = error.response.status_code
+            remedy = "give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" if code in (401, 403) else "is it Prefect's?"
+            raise typer.BadParameter(f"PREFECT_API_URL={client.api_url} answers {code}: {remedy}.") from None
     block = Webhook(method="POST", url=SecretStr(url))
     document = block.save(_block_of(pool), overwrite=True)
     match = {"prefect-gpu.pool": pool, **({"prefect-gpu.outcome": outcome} if outcome else {})}
@@ -70,7 +75,7 @@ def notify(
         for old in client.read_automations_by_name(automation.name):
             client.delete_automation(old.id)
         client.create_automation(automation)
-    print(f"{url.split('//')[-1].split('/')[0]} is told of {', '.join(on)} in the pool {pool!r}.")
+    print(f"{httpx.URL(url).host} is told of {', '.join(on)} in the pool {pool!r}.")
 
 
 def _check(option: str, given: Iterable[str], known: list[str]) -> None:

@@ -431,10 +431,12 @@ def explain(error: ValidationError) -> str:
     """The problems of a validation error, one sentence each: field, value, remedy."""
     problems = []
     for problem in error.errors():
-        if not problem["loc"] and "error" in problem.get("ctx", {}):  # of fields together, which it names itself
-            problems.append(f"{str(problem['ctx']['error']).rstrip('.')}.")
-            continue
         field = str(problem["loc"][0]) if problem["loc"] else "request"
+        ours = str(problem.get("ctx", {}).get("error", ""))
+        whole = field not in _REMEDIES and ours.startswith(f"{field}=")
+        if ours and (whole or not problem["loc"]):  # it names its field itself, or several fields together
+            problems.append(f"{ours.rstrip('.')}.")
+            continue
         remedy = _REMEDIES.get(field, problem["msg"])
         problems.append(f"{field}={shown(problem['input'])} is not allowed: {remedy}.")
     return " ".join(problems)

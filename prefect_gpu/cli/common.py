@@ -140,12 +140,14 @@ def deciding(profile: str) -> Iterator[None]:
     """End the command with a reason, and where it is in the code, if a policy of the profile fails."""
     import traceback
 
-    from prefect_gpu.scheduling import SchedulingError
+    from prefect_gpu.scheduling import SchedulingError, decision
 
     try:
         yield
     except SchedulingError as error:
-        [*_, last] = traceback.extract_tb((error.__cause__ or error).__traceback__)
+        frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+        # A verb that refuses what it is given is not where to mend it.
+        [*_, last] = [frame for frame in frames if frame.filename != decision.__file__] or frames
         fail(
             f"profile={profile!r} cannot decide ({error}, in {last.name}, {last.filename}:{last.lineno}): mend the "
             "package that registers it, or choose another profile."

@@ -62,7 +62,7 @@ def uncordon(devices: _Devices) -> None:
 
     try:
         cordoned = sorted(cordons.read())
-        _fail_if_held(devices, cordons.file.parent, cordoned)
+        _fail_if_left_alone(devices, cordons.file.parent, cordoned)
         if not cordoned:
             common.fail("no device is out of service.", code=2)
         chosen = _chosen(devices, nodes, cordoned)
@@ -74,11 +74,11 @@ def uncordon(devices: _Devices) -> None:
     common.console().print(f"In service again: {', '.join(chosen)}.")
 
 
-def _fail_if_held(asked: Sequence[str], state_dir: Path, filed: Sequence[str]) -> None:
-    """End the command if a device is meant that a worker holds back by itself."""
-    from prefect_gpu.cli.status import held_back, served_devices
+def _fail_if_left_alone(asked: Sequence[str], state_dir: Path, filed: Sequence[str]) -> None:
+    """End the command if a device is meant that a worker leaves to programs outside the pool."""
+    from prefect_gpu.cli.status import left_alone, served_devices
 
-    for device, why in held_back(served_devices(state_dir), filed).items():
+    for device, why in left_alone(served_devices(state_dir), filed).items():
         if any(device.startswith(name) for name in asked):
             common.fail(
                 f"{device}: {why}. End that, and runs get the device within seconds; or start the worker with "

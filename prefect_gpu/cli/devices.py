@@ -29,7 +29,7 @@ def devices(
     settings = common.load_settings()
     from rich.markup import escape
 
-    from prefect_gpu.cli.status import held_back, served_devices
+    from prefect_gpu.cli.status import left_alone, served_devices
     from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, plain_table
     from prefect_gpu.runtime.telemetry import take_inventory
     from prefect_gpu.units import format_bytes
@@ -77,7 +77,7 @@ def devices(
             "it back."
         )
     told = served_devices(settings.resolved_state_dir)
-    for device_id, words in held_back(told, filed).items():
+    for device_id, words in left_alone(told, filed).items():
         screen.print(f"[yellow]In use[/]: {escape(f'{device_id}: {words}')}. Runs get it once that has ended.")
     for one in told:
         if one.get("unwell") and not one["cordoned"]:

@@ -29,6 +29,13 @@ _WIDE = 118  # columns of a terminal in which the whole table finds room
 _OUTCOME_STYLES = {"completed": "green", "failed": "red", "crashed": "red", "cancelled": "yellow"}
 
 
+def _date(since: str) -> datetime:
+    try:
+        return datetime.strptime(since, "%Y-%m-%dT%H:%M" if "T" in since else "%Y-%m-%d")
+    except ValueError:
+        common.fail(f"--since {since!r} is no date: give one such as 2026-11-01, or 2026-11-01T18:00.", code=2)
+
+
 def history(
     limit: Annotated[
         int | None,
@@ -47,7 +54,11 @@ def history(
     ] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="Only runs that ended then or later."),
+        typer.Option(
+            parser=_date,
+            metavar="DATE",
+            help="Only runs that ended then or later: a day such as 2026-11-01, or a time such as 2026-11-01T18:00.",
+        ),
     ] = None,
     deadlines: Annotated[
         bool, typer.Option("--deadlines", help="Show runs with deadlines, and how many promises were kept.")

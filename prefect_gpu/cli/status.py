@@ -126,11 +126,11 @@ def served_devices(state_dir: Path) -> list[dict[str, Any]]:
     return [device for one in ask(state_dir / "pages", None) for device in one["devices"]]
 
 
-def held_back(devices: Iterable[Mapping[str, Any]], filed: Container[str]) -> dict[str, str]:
-    """Why workers give devices to nobody at the moment that no file takes out of service, by device.
+def left_alone(devices: Iterable[Mapping[str, Any]], filed: Container[str]) -> dict[str, str]:
+    """The programs outside the pool that have a device for now, by device, where no file takes it out of service.
 
     Args:
         devices: As :func:`served_devices` gives them.
         filed: Those that the file of cordons has.
     """
-    return {str(one["id"]): str(one["cordoned"]) for one in devices if one["cordoned"] and one["id"] not in filed}
+    return {str(one["id"]): str(one["outside"]) for one in devices if one.get("outside") and one["id"] not in filed}

@@ -13,6 +13,7 @@ from typing import Any
 
 from prefect_gpu.runtime.actions.adjusting import Adjuster
 from prefect_gpu.runtime.actions.eviction import Eviction
+from prefect_gpu.runtime.actions.failed_decisions import SET_ASIDE_S, FailedDecisions
 from prefect_gpu.runtime.actions.instances import Instances
 from prefect_gpu.runtime.actions.launches import Launches
 from prefect_gpu.runtime.actions.nodes_wanted import NodesWanted
@@ -55,7 +56,7 @@ from prefect_gpu.training import protocol
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
-_SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place; or a decision that failed
+_PAUSE_S = 1.0  # after one that was made, though something in it failed
 
 
 class Controller:
@@ -167,6 +168,7 @@ class Controller:
             logger=self._logger,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._failures = FailedDecisions(self._logger)
         self._closing = False
 
     def _followers(self) -> tuple[Follower, ...]:
@@ -238,14 +240,24 @@ class Controller:
         return self._tasks.ill()
 
     @property
-    def away(self) -> dict[str, str]:
-        """Names of nodes and devices that cannot be used now and may be back, and of devices why.
+    def trouble(self) -> str:
+        """What is wrong with decisions, in words; empty: they are taken as they should be."""
+        return self._failures.trouble(self._clock())
 
-        See :attr:`.Driver.away`, and cordons.
+    @property
+    def away(self) -> dict[str, str]:
+        """Names of nodes and devices that cannot be used now and may be back, and of devices why, if that is known.
+
+        See :attr:`.Driver.away`. Others are out of service, or are back in it and the scheduler has not heard of that.
         """
-        out = {name: one.reason for name, one in sorted(self.fleet.cordoned.items()) if self.fleet.is_out(name)}
-        known = self.fleet.device_ids
-        return dict.fromkeys(sorted(self._driver.away), "") | {name: why for name, why in out.items() if name in known}
+        found = dict.fromkeys(sorted(self._driver.away), "")
+        found |= {
+            device: self.fleet.why_out(device) or ""
+            for device in sorted(self.fleet.device_ids)
+            if self.fleet.is_out(device)
+        }
+        unheard = (device.id for device in self.fleet.devices if not self.scheduler.state.has_node(device.id))
+        return dict.fromkeys(unheard, "") | found
 
     def coming(self, job: Job) -> Coming | None:
         """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""
@@ -273,23 +285,25 @@ class Controller:
             return
         now = self._clock()
         self._log.write(event, now)
-        failed = False
+        pause_s = 0.0
         try:
             instructions = self.scheduler.handle(event, now)
         except SchedulingError as error:
-            failed = True
-            of_run = "" if error.job is None else f" of run {error.job}"
-            self._logger.exception("The scheduler failed at %s%s", type(event).__name__, of_run)
+            pause_s = SET_ASIDE_S if error.stalled else _PAUSE_S
+            self._failures.note(event, error, now)
             instructions = error.instructions
+            if error.stalled and error.job is None:
+                reason = f"nothing can be decided at the moment ({error}), which is tried again within a minute"
+                instructions = [*instructions, *self.scheduler.tell_stalled(reason, now)]
             if error.job is not None:
-                aside = ev.PlacingFailed(error.job, str(error), now + _SET_ASIDE_S)
+                aside = ev.PlacingFailed(error.job, str(error), now + SET_ASIDE_S)
                 asyncio.get_running_loop().call_soon(self.handle, aside)
         for instruction in instructions:
             try:
                 self._carry_out(instruction, now)
             except Exception:  # the next one concerns another run
                 self._logger.exception("What the scheduler decided was not carried out: %s", instruction)
-        self._arm_timer(now, failed)
+        self._arm_timer(now, pause_s)
 
     def _carry_out(self, instruction: do.Instruction, now: float) -> None:
         match instruction:
@@ -337,13 +351,15 @@ class Controller:
         """Let a run have newer credentials for its checkpoints; see :data:`.protocol.ENV_CREDENTIALS`."""
         await self._instances.give_credentials(run, credentials)
 
-    def _arm_timer(self, now: float, failed: bool) -> None:
+    def _arm_timer(self, now: float, pause_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due = self.scheduler.next_due()
-        if failed:  # what was due may be due still, and would fail again at once, again and again
-            due = now + _SET_ASIDE_S
+        if pause_s == SET_ASIDE_S:  # what was due may be due still, and would fail again at once, again and again
+            due = now + pause_s
+        elif due is not None:
+            due = max(due, now + pause_s)
         if due is not None:
             wait_s = max(0.0, due - now) + 0.001
             self._timer = asyncio.get_running_loop().call_later(wait_s, self.handle, ev.TimePassed())

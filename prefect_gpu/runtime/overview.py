@@ -50,7 +50,8 @@ def overview(
           ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
           down or cut off).
         - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``,
-          ``cordoned`` (why it is out of service; None: it is not), ``unwell`` (what is wrong with it nevertheless),
+          ``cordoned`` (why it is out of service; None: it is not), ``outside`` (which programs outside the pool it is
+          left to; None: to none), ``unwell`` (what is wrong with it nevertheless),
           ``leaves`` (when it will be out of service, and why; None: nobody knows of that), ``idle_s`` and ``gaps`` (how
           long it stood idle between two trainings, and how many such gaps there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
@@ -114,14 +115,14 @@ def _node(node: Node, state: str) -> dict[str, Any]:
 
 def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any]:
     idle_s, gaps = controller.idle.total(device.id)
-    cordoned = controller.fleet.cordoned.get(device.id)
     return {
         "id": device.id,
         "node": node.id,
         "kind": device.kind,
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,
-        "cordoned": cordoned.reason if cordoned is not None and controller.fleet.is_out(device.id) else None,
+        "cordoned": controller.fleet.why_out(device.id),
+        "outside": held.reason if (held := controller.cordons.held.get(device.id)) is not None else None,
         "unwell": controller.fleet.unwell.get(device.id),
         "leaves": _leaves(controller, device.id),
         "compute_capability": ".".join(map(str, device.capability)) if device.capability else None,

@@ -31,6 +31,8 @@ from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Walk
 from prefect_gpu.units import plural
 
+_MOST_AT_ONCE = 1000  # decisions in a row that ask to look again at once
+
 
 class Decision:
     """One decision in the making.
@@ -46,6 +48,7 @@ class Decision:
         wake_at: When to look again even if nothing happens, or None.
         keeps_promises: Whether the profile starts jobs in time for their promises.
         about: The waiting job that is being decided about, for those who are told of an error; None: no single one.
+        at_once: How many decisions in a row have asked to look again at once, with this one.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class Decision:
         self.instructions: list[Instruction] = []
         self.wake_at: float | None = None
         self.about: Job | None = None
+        self.at_once = 0
+        self._asks_at_once = False
         self._stood: tuple[tuple[int, ...], Standing | None] | None = None
         self.keeps_promises = False
 
@@ -233,7 +238,19 @@ class Decision:
         self.instructions.append(Expire(job.id, reason))
 
     def look_again_at(self, moment: float) -> None:
-        """Ask for a ``TimePassed`` at that moment."""
+        """Ask for a ``TimePassed`` at that moment.
+
+        Raises:
+            RuntimeError: It is now, as in a thousand decisions before: each has led to the next one, for ever.
+        """
+        if moment <= self.now and not self._asks_at_once:
+            self._asks_at_once = True
+            self.at_once += 1
+            if self.at_once > _MOST_AT_ONCE:
+                raise RuntimeError(
+                    f"look_again_at({moment:g}) is not later than now ({self.now:g}), as in "
+                    f"{_MOST_AT_ONCE} decisions before: ask for a later moment, or only when something has changed"
+                )
         self.wake_at = moment if self.wake_at is None else min(moment, self.wake_at)
 
 

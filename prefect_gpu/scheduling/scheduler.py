@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from prefect_gpu.phases import within
+from prefect_gpu.scheduling.allocation.base import tell_line
 from prefect_gpu.scheduling.decision import Decision, names
 from prefect_gpu.scheduling.fair_share.standing import Standing
 from prefect_gpu.scheduling.model import events as ev
@@ -29,12 +32,15 @@ class SchedulingError(RuntimeError):
     Attributes:
         instructions: To be carried out: the books say that they are.
         job: The waiting job that was being decided about; None: no single one. ``PlacingFailed`` sets it aside.
+        stalled: Whether the allocation has not looked at all jobs because of it; :meth:`Scheduler.tell_stalled` tells
+            those who wait.
     """
 
-    def __init__(self, decision: Decision, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+    def __init__(self, decision: Decision, error: Exception, what: str = "", *, stalled: bool = True) -> None:
+        super().__init__(f"{what}{type(error).__name__}: {error}")
         self.instructions = decision.instructions
         self.job = None if decision.about is None else decision.about.id
+        self.stalled = stalled
 
 
 _LONGEST_STORY = 500  # sentences, from which on phases are not told any more
@@ -80,6 +86,7 @@ class Scheduler:
             given.order, given.patience_s, given.most_late, ranks_running=ranks, stops=stops, learned=learned
         )
         self._next_due: float | None = None
+        self._at_once = 0  # so often in a row, a policy has asked to look again at once
         self._keeps_promises = any(isinstance(action, KeepPromises) for action in self.profile.allocation)
         for reaction in self.profile.reactions:
             reaction.bind(self.state)
@@ -101,23 +108,48 @@ class Scheduler:
             Instructions in the order in which they are to be carried out.
 
         Raises:
-            SchedulingError: A policy failed: a bug, or a request that nobody has thought of.
+            SchedulingError: A policy failed: a bug, or a request that nobody has thought of. If a reaction did, the
+                others and the allocation have done their part nevertheless.
         """
         self.state.pass_time(now)
         decision = Decision(self.state, self.profile.policies, self.abilities, now)
         decision.keeps_promises = self._keeps_promises
+        decision.at_once = self._at_once
+        failures: list[Exception] = []
         try:
-            self._decide(event, decision)
+            self._decide(event, decision, failures)
         except Unsortable as failed:
             decision.about = failed.job
-            raise SchedulingError(decision, failed.error) from failed.error
+            incomparable = isinstance(failed.error, TypeError)  # then the order is nowhere in the traceback
+            what = f"{type(self.profile.order).__name__} cannot sort {failed.job.label}: " if incomparable else ""
+            raise SchedulingError(decision, failed.error, what) from failed.error
         except Exception as error:
             raise SchedulingError(decision, error) from error
+        finally:
+            self._at_once = decision.at_once if decision.at_once > self._at_once else 0
+        if failures:
+            decision.about = None
+            raise SchedulingError(decision, failures[0], stalled=False) from failures[0]
         return decision.instructions
 
-    def _decide(self, event: ev.Event, decision: Decision) -> None:
+    def tell_stalled(self, reason: str, now: float) -> list[Instruction]:
+        """Tell all who wait and are due that nothing can be decided at the moment. A later decision tells them more."""
+        decision = Decision(self.state, self.profile.policies, self.abilities, now)
+        for line in self.state.queue_of_waiting.lines():
+            tell_line(decision, line, "stalled", reason)
+        return decision.instructions
+
+    def _decide(self, event: ev.Event, decision: Decision, failures: list[Exception]) -> None:
         now = decision.now
         changed = seen = False
+
+        def ask(react: Callable[[], bool | None]) -> bool:
+            try:
+                return bool(react())
+            except Exception as error:  # who looks after running jobs must not keep others from starting
+                failures.append(error)
+                return False
+
         for one in event.events if isinstance(event, ev.Together) else (event,):
             applied, decisive = self._apply(one, decision)
             changed |= decisive
@@ -125,18 +157,18 @@ class Scheduler:
             if applied:
                 seen = True
                 for reaction in self.profile.reactions:
-                    changed |= reaction.react(one, decision)
+                    changed |= ask(partial(reaction.react, one, decision))
         changed |= leave_in_time(decision)
         end_at_limit(decision)
         if seen:
             for reaction in self.profile.reactions:
-                reaction.settle(decision)
+                ask(partial(reaction.settle, decision))
         if changed:
             self.state.queue_of_waiting.wake(self.state, now)
             decision.look_afresh()
             any(action.act(decision) for action in self.profile.allocation)  # up to one that decides about all jobs
             for reaction in self.profile.reactions:
-                reaction.after(decision)
+                ask(partial(reaction.after, decision))
             moment = self.state.queue_of_waiting.next_moment()
             if moment is not None:
                 decision.look_again_at(moment)

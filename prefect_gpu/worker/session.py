@@ -168,6 +168,9 @@ class PoolSession:
         host.stream = PoolStream(
             pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
         )
+        notice = NoticeWatch(settings, self.controller.fleet, self._logger)
+        if notice.is_needed:
+            await notice.look_once()  # before anything starts here
         try:
             await self.controller.start()
         except Exception:  # another one may be started later, which needs the ports, and follows the runs
@@ -189,7 +192,6 @@ class PoolSession:
             "orphans": host.bury_orphans,
             "cleaner": self._make_cleaner().run,
         }
-        notice = NoticeWatch(settings, self.controller.fleet, self._logger)
         if notice.is_needed:
             work["notice"] = notice.run
         if role is not None:
@@ -295,7 +297,8 @@ class PoolSession:
         prefect = [f"Prefect has not answered as it should for {away_s:.0f} s"] if away_s else []
         history = [f"the history cannot be used: {self._recorder.trouble}"] if self._recorder.trouble else []
         quota = [self.host.quota.trouble] if self.is_open and self.host.quota.trouble else []
-        return self.ill() + prefect + history + quota
+        decisions = [self.controller.trouble] if self.is_open and self.controller.trouble else []
+        return self.ill() + prefect + history + quota + decisions
 
     @property
     def well_s(self) -> float:

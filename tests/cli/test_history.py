@@ -274,6 +274,13 @@ def test_sums_by_others_since_a_day(run_cli: InProcess, summed: None, by: str, s
     assert people.exit_code == 0 and ("No run of this kind has finished since" in people.stdout) == (not names)
 
 
+@pytest.mark.parametrize("since", ["2026-02-30", "31.12.2026", "now", ""])
+def test_a_date_that_there_is_not_is_refused_with_one_that_could_be(run_cli: InProcess, since: str) -> None:
+    done = run_cli("history", "--since", since)
+    assert done.exit_code == 2
+    assert f"--since {since!r} is no date: give one such as 2026-11-01, or 2026-11-01T18:00." in done.stderr
+
+
 def test_a_date_that_the_systems_clock_does_not_know_is_no_traceback(cli: Cli) -> None:
     done = cli("history", "--since", "0001-01-01", TZ="Asia/Tokyo")
     assert done.returncode == 2 and "--since 0001-01-01" in done.stderr

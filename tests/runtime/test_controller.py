@@ -33,6 +33,7 @@ from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Fifo
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.profiles import get_profile
+from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost, until
 
@@ -234,12 +235,61 @@ async def test_a_decision_that_fails_is_made_again_after_a_while_and_not_at_once
     async with running(tmp_path) as bench:
         bench.controller.scheduler = Scheduler(replace(get_profile("fifo"), allocation=(action,)), ABILITIES)
         bench.controller.handle(ev.NodesChanged((NODE,)))
+        bench.submit("first", "second")
         bench.submit("later", due=bench.now + 5.0)
         action.broken = True
         bench.now += 6.0
         bench.controller.handle(ev.TimePassed())
         timer = bench.controller._timer
         assert timer is not None and timer.when() > asyncio.get_running_loop().time() + 30.0
+        said = "ZeroDivisionError: no devices"
+        assert said in bench.host.holds[-1].reason, "whoever waits is told"
+        assert said in bench.controller.trouble, "and whoever looks at the pool"
+        action.broken = False
+        bench.controller.handle(ev.TimePassed())
+        assert bench.host.holds[-1].job == "later" and bench.host.holds[-1].code == "devices", "no longer"
+        bench.now += 121.0
+        assert not bench.controller.trouble
+
+
+class Raises(Reaction):
+    """A reaction with a bug."""
+
+    def react(self, *_: Any) -> bool:
+        """See the class."""
+        raise KeyError("no such run")
+
+
+async def test_a_reaction_that_fails_is_told_and_keeps_no_run_from_starting(tmp_path: Path, caplog: Any) -> None:
+    async with running(tmp_path) as bench:
+        bench.controller.scheduler = Scheduler(replace(get_profile("fifo"), reactions=(Raises(),)), ABILITIES)
+        bench.controller.handle(ev.NodesChanged((NODE,)))
+        bench.submit("first", "second", "third")
+        assert list(bench.places) == ["first", "second"]
+        assert [hold.code for hold in bench.host.holds] == ["devices"], "nobody waits because of it"
+        assert "KeyError: 'no such run'" in bench.controller.trouble
+        assert caplog.text.count("The scheduler failed at") == 1, "the same is logged once a minute"
+
+
+async def test_a_machine_that_is_still_there_after_its_announced_end_is_out_of_service(tmp_path: Path) -> None:
+    """Whoever waits is told what is so, and no run is refused for want of devices as the notice is taken back."""
+    async with running(tmp_path) as bench:
+        controller, devices = bench.controller, ["GPU-1", "virtual-0"]
+        controller.fleet.leaving[""] = (1060.0, "announced in /run/spot-notice")
+        controller.cordons.look()
+        assert controller.away == []
+        bench.submit("long")
+        bench.now = 1060.0
+        controller.cordons.look()
+        assert controller.away == devices and not bench.places
+        said = controller.fleet.why_out("GPU-1")
+        assert said == "its end has passed (announced in /run/spot-notice)"
+        story = controller.scheduler.state.story("long")
+        assert "leave service before" in story[-2][1] and "no device" in story[-1][1]
+        del controller.fleet.leaving[""]
+        assert not controller.fleet.is_out("GPU-1") and controller.away == devices, "the scheduler has not heard yet"
+        controller.cordons.look()
+        assert controller.away == [] and list(bench.places) == ["long"]
 
 
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:

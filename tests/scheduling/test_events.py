@@ -4,10 +4,38 @@ from __future__ import annotations
 
 import pytest
 
+from prefect_gpu.scheduling import SchedulingError
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.jobs import Request, Status
+from prefect_gpu.scheduling.model.jobs import Job, Request, Status
+from prefect_gpu.scheduling.order.orders import Fifo, Usage
+from prefect_gpu.scheduling.profiles import Profile
 from tests.scheduling.world import GIB, PATIENCE_S, World, asks, node
+
+# -- policies that fail -------------------------------------------------------------------------------------------
+
+
+class Turns(Fifo):
+    """An order whose keys cannot be compared any more after a while."""
+
+    steady = False
+
+    def key(self, job: Job, state: Usage, now: float) -> tuple[object, ...]:
+        """See the class."""
+        return ("late" if now > 1050.0 and job.id == "b" else 0.0, job.id)
+
+
+def test_a_job_whose_key_can_no_longer_be_compared_is_named() -> None:
+    world = World(node("n", 8), profile=Profile("test", Turns()))
+    world.submit("first", "a", "b", "c")
+    world.now += 60.0
+    with pytest.raises(SchedulingError, match="Turns cannot sort run b: TypeError") as failed:
+        world.handle(ev.TimePassed())
+    assert failed.value.job == "b"
+    world.handle(ev.PlacingFailed("b", str(failed.value), world.now + 60.0))
+    world.end("first")
+    assert world.places == {"a": "n0"}, "others go on"
+
 
 # -- launches that fail -------------------------------------------------------------------------------------------
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.papers.free_moves import with_free_moves
+from prefect_gpu.scheduling import SchedulingError
 from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.order.orders import Srtf
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.profiles import Profile, get_profile
+from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Physics, Slowdowns, Undisturbed
 from prefect_gpu.simulation.results import quantile
@@ -59,6 +64,21 @@ def test_a_job_that_is_stopped_saves_first_and_carries_on_later() -> None:
     jobs = [job("long", 0.0, 100.0, checkpoint_s=4.0, restore_s=2.0, launching_s=10.0), job("short", 50.0, 5.0)]
     # long trains from 10 to 50, saves until 54; short has the device until 59; long launches and restores until 71.
     assert ends(World(cluster(), jobs, srtf())) == {"short": 59.0, "long": 131.0}
+
+
+class Restless(Reaction):
+    """It asks to look again at once, whatever happens."""
+
+    def react(self, event: Event, decision: Decision) -> bool:
+        """See the class."""
+        decision.look_again_at(decision.now)
+        return False
+
+
+def test_a_policy_that_looks_again_at_once_for_ever_ends_the_simulation() -> None:
+    world = World(cluster(), [job("a", 5.0, 100.0)], Profile("restless", reactions=(Restless(),)))
+    with pytest.raises(SchedulingError, match=r"look_again_at\(.*\) is not later than now"):
+        world.run()
 
 
 def test_news_that_come_with_heartbeats_come_late() -> None:

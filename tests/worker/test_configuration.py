@@ -13,8 +13,9 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import Flow, FlowRun, WorkPool
 from prefect.client.schemas.responses import DeploymentResponse
+from pydantic import ValidationError
 
-from prefect_gpu.request import GpuRequest
+from prefect_gpu.request import GpuRequest, explain
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker import GpuWorker
@@ -159,6 +160,20 @@ def test_environments_are_merged_key_by_key() -> None:
     assert merged == {"env": {"A": "deployment", "B": "run", "C": "run"}, "gpus": 2}
     assert deployment.job_variables["env"] == {"A": "deployment", "B": "deployment"}, "nobody's own is changed"
     assert run.job_variables == {"env": {"B": "run", "C": "run"}}
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"env": "A=1"}, "env='A=1' is not allowed: give names with their values."),
+        ({"command": 5}, "command=5 is not allowed: Input should be a valid string."),
+    ],
+)
+async def test_a_template_that_makes_no_configuration_is_said_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        template = a_pool(job=wrong).base_job_template
+        await GpuJobConfiguration.from_template_and_values(base_job_template=template, values={})
+    assert explain(refused.value) == said
 
 
 def test_an_environment_of_the_run_alone_is_taken_as_it_is() -> None:

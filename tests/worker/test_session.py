@@ -26,9 +26,12 @@ async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     drivers: list[MemoryDriver] = []
+    (tmp_path / "notice").write_text("2031-01-01T00:00Z")
+    leaving: list[float] = []
 
     class AwayDriver(MemoryDriver):
         async def start(self) -> None:
+            leaving.append(session.controller.fleet.leaving[""][0])
             raise LaunchError("the engine is out of reach")
 
     def place(*_: object) -> Infrastructure:
@@ -47,9 +50,11 @@ async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
     worker: Any = SimpleNamespace(
         client=client, work_pool=pool, name="w", _work_pool_name="pool", _work_queues=set(), get_flow_run_logger=None
     )
-    session = PoolSession(worker, GpuSettings(state_dir=tmp_path, channel_port=port), lambda *_: None)
+    settings = GpuSettings(state_dir=tmp_path, channel_port=port, notice_file=tmp_path / "notice")
+    session = PoolSession(worker, settings, lambda *_: None)
     for _ in range(2):
         with pytest.raises(LaunchError, match="out of reach"):
             await session.open()
+    assert leaving == [1924992000.0] * 2, "that the machine is about to go is known before anything starts"
     assert len(session._stack._exit_callbacks) <= 1, "one channel to engines is enough"  # type: ignore[attr-defined]
     await session.close()

@@ -105,8 +105,9 @@ class TiresiasQueues(Action):
             if level < len(self._limits):
                 for id_ in running:
                     job = jobs[id_]
-                    at_s = math.ceil(self._limits[level] / max(1, job.request.total_gpus))
-                    decision.look_again_at(decision.now + max(0.0, at_s - job.attained(decision.now)))
+                    if job.request.total_gpus:  # of those without devices, none ever reaches it
+                        at_s = math.ceil(self._limits[level] / job.request.total_gpus)
+                        decision.look_again_at(decision.now + max(0.0, at_s - job.attained(decision.now)))
 
 
 def anywhere(job: Job, decision: Decision) -> Placement | None:

@@ -27,7 +27,8 @@ class Fleet:
     Attributes:
         cordoned: Devices that are out of service, or will be, and why. Their nodes take work without those that are.
         unwell: What is wrong with devices that are in service nevertheless, in words.
-        leaving: When nodes leave service, by id, or all of them, under "": Unix seconds, and why.
+        leaving: When nodes leave service, by id, or all of them, under "": Unix seconds, and why. A node that is still
+            there after that has no device in service.
     """
 
     def __init__(self, nodes: Iterable[Node] = (), clock: Clock = CLOCK) -> None:
@@ -35,6 +36,7 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._others: dict[str, tuple[Node, str]] = {}  # with the state; who has been there longest first
         self._devices: dict[str, Device] = {}
+        self._node_of: dict[str, str] = {}
         self.cordoned: Mapping[str, Cordoned] = {}
         self.leaving: dict[str, tuple[float, str]] = {}
         self._moments: dict[float, float] = {}
@@ -55,6 +57,7 @@ class Fleet:
         self._others = {name: (node, GONE) for name, node in newest} | {n: (node, CLOSED) for n, node in shut.items()}
         self._nodes = now
         self._devices |= {device.id: device for node in (*now.values(), *shut.values()) for device in node.devices}
+        self._node_of = {device.id: node.id for node in now.values() for device in node.devices}
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -62,12 +65,14 @@ class Fleet:
         return tuple(map(self._in_service, self._nodes.values()))
 
     def _in_service(self, node: Node) -> Node:
-        known = [self.leaving[name] for name in ("", node.id) if name in self.leaving]
-        if known:
-            at, why = min(known)
+        leaves = self._end_of(node.id)
+        if leaves is not None:
+            at, why = leaves
             end = self._moment(at)
             if node.ends_at is None or end < node.ends_at:
                 node = replace(node, ends_at=end, ends_why=why)
+            if self._has_come(at):
+                return replace(node, devices=())
         if self.cordoned.keys().isdisjoint(device.id for device in node.devices):
             return node
         found = (self._device_in_service(device) for device in node.devices)
@@ -81,6 +86,13 @@ class Fleet:
             return None
         return replace(device, ends_at=self._moment(cordoned.by), ends_why=cordoned.reason)
 
+    def _end_of(self, node: str) -> tuple[float, str] | None:
+        """When a node leaves service, in Unix seconds, and why; None: it stays."""
+        return min((self.leaving[name] for name in ("", node) if name in self.leaving), default=None)
+
+    def _has_come(self, unix: float) -> bool:
+        return unix <= self._clock.unix(self._clock())
+
     def _moment(self, unix: float) -> float:
         """A moment in the worker's time: the same each time it is asked for, unless the machine's clock was set."""
         known, now = self._moments.get(unix), self._clock.of(unix)
@@ -90,8 +102,15 @@ class Fleet:
 
     def is_out(self, device: str) -> bool:
         """Whether a device is out of service now."""
+        return self.why_out(device) is not None
+
+    def why_out(self, device: str) -> str | None:
+        """Why a device is out of service now, in words; None: it is in service."""
         cordoned = self.cordoned.get(device)
-        return cordoned is not None and cordoned.is_out(self._clock.unix(self._clock()))
+        if cordoned is not None and cordoned.is_out(self._clock.unix(self._clock())):
+            return cordoned.reason
+        leaves = self._end_of(self._node_of[device]) if device in self._node_of else None
+        return None if leaves is None or not self._has_come(leaves[0]) else f"its end has passed ({leaves[1]})"
 
     @property
     def known(self) -> tuple[tuple[Node, str], ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.state.capability import explain_impossible, gibibytes
 from prefect_gpu.scheduling.state.endings import needs_s
-from prefect_gpu.scheduling.state.fits import usable_now
+from prefect_gpu.scheduling.state.fits import nodes_for, usable_now
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Line
 from prefect_gpu.units import plural
@@ -103,8 +103,11 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
     if not capability.possible(request):
         return "never", lambda: explain_impossible(request, state)
     if not request.total_gpus:
-        cores = request.cpus or 1
-        return "cores", lambda: f"it needs {plural(cores, 'core')}, and no node has so many free"
+        cores, first = plural(request.cpus or 1, "core"), line.entries[0][1]
+        if state.any_end and len(nodes_for(first, state)) < len(state.nodes):
+            for_s = f"{needs_s(first, state):.0f} s, until a checkpoint or its end"
+            return "cores", lambda: f"it needs {cores} for {for_s}, and no node that stays so long has so many free"
+        return "cores", lambda: f"it needs {cores}, and no node has so many free"
     expected = line.room_bytes > (request.gpu_memory_bytes or 0)
     least = line.room_bytes if expected else request.gpu_memory_bytes
     memory = f" with {gibibytes(least)}{', judging by earlier runs,' if expected else ''}" if least else ""

@@ -148,7 +148,7 @@ class Waiting:
     def sort(self, state: Books, now: float) -> None:
         """Make all keys anew: queues have got other priorities, or the order depends on the time."""
         for line in self._lines.values():
-            line.entries = sorted(((self._key(job, state, now), job) for _, job in line.entries), key=_key_of)
+            line.entries = _in_order([(self._key(job, state, now), job) for _, job in line.entries])
             for key, job in line.entries:
                 self._entry[job.id] = (line, key, job)
 
@@ -291,6 +291,19 @@ class Walk:
     def leave(self) -> None:
         """Leave out the rest of the line of the job last yielded."""
         self._left = True
+
+
+def _in_order(entries: list[tuple[Key, Job]]) -> list[tuple[Key, Job]]:
+    try:
+        return sorted(entries, key=_key_of)
+    except TypeError as error:
+        found: list[tuple[Key, Job]] = []
+        for entry in entries:  # whose key cannot be compared with those before it?
+            try:
+                insort(found, entry, key=_key_of)
+            except TypeError:
+                raise Unsortable(entry[1], error) from error
+        raise
 
 
 def _key_of(entry: tuple[Key, Job]) -> Key:

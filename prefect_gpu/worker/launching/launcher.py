@@ -17,7 +17,9 @@ from prefect.exceptions import Abort, ObjectNotFound, Pause
 from prefect.states import Pending
 from prefect.utilities.engine import propose_state
 from prefect.workers.base import BaseWorker
+from pydantic import ValidationError
 
+from prefect_gpu.request import explain
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
@@ -152,7 +154,8 @@ class Launcher:
             configuration, deployment = await configuring
         except Exception as error:
             # The user's to mend: a block that does not exist, a working directory that is no folder, ...
-            message = f"The run could not be configured: {error}"
+            words = explain(error) if isinstance(error, ValidationError) else str(error)
+            message = f"The run could not be configured: {words}"
             await self._asking.persist(lambda: self._intake.refuse(flow_run, message))
             raise NotOursError(message) from error
         return self._specify(flow_run, run, configuration, deployment, told)

@@ -57,10 +57,15 @@ class NoticeWatch:
 
     async def run(self) -> None:
         """Look for ever."""
-        async with httpx.AsyncClient(timeout=_ANSWERS_IN_S, trust_env=False) as client:
+        async with _client() as client:
             while True:
                 await self.look(client)
                 await asyncio.sleep(EVERY_S)
+
+    async def look_once(self) -> None:
+        """See :meth:`look`."""
+        async with _client() as client:
+            await self.look(client)
 
     async def look(self, client: httpx.AsyncClient) -> None:
         """Read all that there is, and let the fleet know the earliest end."""
@@ -126,6 +131,10 @@ class NoticeWatch:
             self._fleet.leaving[""] = end
             when = datetime.fromtimestamp(end[0]).astimezone()
             self._logger.warning("This machine leaves service at %s: %s.", f"{when:%Y-%m-%d %H:%M:%S %Z}", end[1])
+
+
+def _client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=_ANSWERS_IN_S, trust_env=False)
 
 
 def notice_in(told: str, now: float, notice_s: float) -> float | None:

@@ -122,6 +122,12 @@ def test_flows_without_devices_keep_away_from_a_node_that_ends() -> None:
     world.submit("flow", request=asks(0, cpus=2), estimate=Estimate(service_s=100.0))
     placement = world.state.jobs["flow"].placement
     assert placement is not None and placement.node == "b"
+    world.handle(ev.NodesChanged((ending(node("a", cpus=8), 1010.0),)))
+    world.submit("next", request=asks(0, cpus=2), estimate=Estimate(service_s=100.0))
+    assert world.state.story("next")[-1][1] == (
+        "waits: it needs 2 cores for 100 s, until a checkpoint or its end, "
+        "and no node that stays so long has so many free"
+    )
 
 
 def test_a_run_that_would_be_cut_short_prefers_a_node_that_stays() -> None:
