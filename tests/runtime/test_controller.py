@@ -277,19 +277,21 @@ async def test_a_machine_that_is_still_there_after_its_announced_end_is_out_of_s
         controller, devices = bench.controller, ["GPU-1", "virtual-0"]
         controller.fleet.leaving[""] = (1060.0, "announced in /run/spot-notice")
         controller.cordons.look()
-        assert controller.away == []
+        assert controller.away == {}
         bench.submit("long")
         bench.now = 1060.0
         controller.cordons.look()
-        assert controller.away == devices and not bench.places
+        assert list(controller.away) == devices and not bench.places
         said = controller.fleet.why_out("GPU-1")
-        assert said == "its end has passed (announced in /run/spot-notice)"
+        assert said == "its end has passed (announced in /run/spot-notice)" and {*controller.away.values()} == {said}
         story = controller.scheduler.state.story("long")
         assert "leave service before" in story[-2][1] and "no device" in story[-1][1]
         del controller.fleet.leaving[""]
-        assert not controller.fleet.is_out("GPU-1") and controller.away == devices, "the scheduler has not heard yet"
+        assert not controller.fleet.is_out("GPU-1") and list(controller.away) == devices, (
+            "the scheduler has not heard yet"
+        )
         controller.cordons.look()
-        assert controller.away == [] and list(bench.places) == ["long"]
+        assert controller.away == {} and list(bench.places) == ["long"]
 
 
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:
