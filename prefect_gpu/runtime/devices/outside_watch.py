@@ -80,7 +80,8 @@ class OutsideWatch:
             used = bool(self._state.occupants(device.id))
             # Before the first look nobody was on it whom we have started: whoever is there counts at once.
             self._free[device.id] = 0 if used else self._free.get(device.id, _LOOKS - 1) + 1
-            outside = [one for one in programs[device.id] if not used or (one.certain and not one.run)]
+            others = (one for one in programs[device.id] if not one.own)
+            outside = [one for one in others if not used or (one.certain and not one.run)]
             if not self._is_much(outside, device.memory_bytes):
                 self._forget(device.id)
             elif used:

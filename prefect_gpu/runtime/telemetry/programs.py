@@ -29,6 +29,7 @@ class Program:
         user: Whose it is; empty if nobody can tell.
         run: The run of a pool that started it; empty: none, or it may not be seen.
         certain: Whether its environment could be read: without that nobody knows if a run has started it.
+        own: Whether it is this worker's, and no run's: a warm interpreter whose modules open the GPU.
     """
 
     pid: int
@@ -37,6 +38,7 @@ class Program:
     user: str = ""
     run: str = ""
     certain: bool = False
+    own: bool = False
 
 
 def programs_on(device: str) -> list[Program]:
@@ -96,4 +98,15 @@ def _program(pid: int, memory_bytes: int | None) -> Program:
     except OSError:
         return Program(pid, memory_bytes, name, user)
     run = next((one.removeprefix(_RUN) for one in environment if one.startswith(_RUN)), b"")
-    return Program(pid, memory_bytes, name, user, os.fsdecode(run), certain=True)
+    return Program(pid, memory_bytes, name, user, os.fsdecode(run), certain=True, own=not run and _is_ours(pid))
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process is this one, or descends from it."""
+    while pid > 1 and pid != os.getpid():
+        try:
+            # The name in parentheses may hold spaces: the fields are counted after it.
+            pid = int(Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return pid == os.getpid()

@@ -67,6 +67,9 @@ def test_small_programs_do_not_count_together_they_do_and_so_does_one_whose_memo
     assert watched.look(small[0]) == ["GPU-0", "GPU-1"]
     assert watched.look(*small) == ["GPU-1"]
     assert watched.look(Program(3, None)) == ["GPU-1"]
+    assert watched.look(Program(4, 90, certain=True, own=True)) == ["GPU-0", "GPU-1"], (
+        "a warm interpreter is the pool's"
+    )
 
 
 def test_what_a_run_leaves_behind_counts_once_it_has_had_time_to_end(watched: Watched) -> None:

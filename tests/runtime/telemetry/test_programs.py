@@ -12,9 +12,13 @@ from tests.nvml_stub import NvmlStub
 from tests.runtime.telemetry.test_nvml import DRIVER, gpu, mig
 
 LOOK = """
-import dataclasses, json
+import dataclasses, json, os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+state = open(os.environ["NVML_STUB_STATE"]).read()
+open(os.environ["NVML_STUB_STATE"], "w").write(state.replace("CHILD", str(child.pid)))
 from prefect_gpu.runtime.telemetry.programs import programs_of_each
 found = programs_of_each({devices!r})
+child.kill()
 print(json.dumps({{device: [dataclasses.asdict(one) for one in programs] for device, programs in found.items()}}))
 """
 
@@ -31,16 +35,18 @@ def test_the_drivers_list_is_read_and_runs_are_known_by_their_environment(nvml: 
         mig(0, programs=f"{os.getpid()}:5"),
         gpu(2, programs_error=3),
         gpu(3),
+        gpu(4, programs="CHILD:8"),
     )
     try:
-        found = nvml.run(LOOK.format(devices=["GPU-0000", "MIG-0000", "GPU-0002", "GPU-0003", "GPU-9999"]))
+        found = nvml.run(LOOK.format(devices=["GPU-0000", "MIG-0000", "GPU-0002", "GPU-0003", "GPU-0004", "GPU-9999"]))
     finally:
         run.kill()
         run.wait()
-    assert found.keys() == {"GPU-0000", "MIG-0000", "GPU-0003"} and found["GPU-0003"] == []
+    assert found.keys() == {"GPU-0000", "MIG-0000", "GPU-0003", "GPU-0004"} and found["GPU-0003"] == []
     ours, mine, over = found["GPU-0000"]
     assert (ours["pid"], ours["memory_bytes"], ours["run"], ours["certain"]) == (run.pid, 4096, "one", True)
     assert mine["memory_bytes"] is None and mine["name"] == Path("/proc/self/comm").read_text().strip()
     assert mine["certain"] and not mine["run"] and mine["user"]
     assert (over["name"], over["user"], over["certain"]) == ("", "", False)
     assert [one["memory_bytes"] for one in found["MIG-0000"]] == [5]
+    assert [one["own"] for one in (ours, mine, over, *found["GPU-0004"])] == [False, False, False, True]
