@@ -181,8 +181,8 @@ def show_at_once(env: Mapping[str, str]) -> None:
         from prefect_gpu.worker.server import lane
         from prefect_gpu.worker.telling import display, expectations
 
-        assert lane.QUIET_AFTER_SEVERAL_S >= lane.QUIET_S > 0.0 and lane.SHARE > 0.0
-        lane.QUIET_AFTER_SEVERAL_S = lane.QUIET_S = 0.0
+        assert lane.QUIET_AFTER_MANY_S >= lane.QUIET_S > 0.0 and lane.LONGER_EACH_S > 0.0 and lane.SHARE > 0.0
+        lane.QUIET_AFTER_MANY_S = lane.QUIET_S = lane.LONGER_EACH_S = 0.0
         lane.SHARE = 0.5
         expectations._LEAST_S, display._AT_GATE_AGAIN_S = (
             min(3.0, often) for often in (expectations._LEAST_S, display._AT_GATE_AGAIN_S)

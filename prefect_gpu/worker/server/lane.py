@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 SHARE = 0.05  # of the time that may go into what is shown of waiting runs and of progress
 CREDIT_S = 3.0  # of writing that may be saved up, so that a small pool is shown at once, and that may be owed
 QUIET_S = 1.0  # after a submission
-# After one of several. A server that is being written to takes seconds for one; a pause of that length is no end of it.
-QUIET_AFTER_SEVERAL_S = 6.0
+# After one of many. A server that is being written to takes seconds for one; a pause of that length is no end of it.
+QUIET_AFTER_MANY_S = 6.0
+LONGER_EACH_S = 0.25  # than after the one before: whoever submits a few runs sees soon why they wait
 LONGEST_S = 60.0  # that waiting runs give way to submissions without a break
 
 
@@ -43,6 +44,7 @@ class Lane:
         self._lock = asyncio.Lock()
         self._credit_s, self._counted_at = CREDIT_S, clock()
         self._urgent = 0
+        self._in_a_row = 0
         self._submitted_at = self._let_through_at = self._quiet_at = float("-inf")
 
     @contextlib.asynccontextmanager
@@ -76,7 +78,8 @@ class Lane:
         now = self._clock()
         if now > self._quiet_at:
             self._let_through_at = now
-        self._quiet_at = now + (QUIET_AFTER_SEVERAL_S if now - self._submitted_at < LONGEST_S else QUIET_S)
+        self._in_a_row = self._in_a_row + 1 if now - self._submitted_at < LONGEST_S else 0
+        self._quiet_at = now + min(QUIET_AFTER_MANY_S, QUIET_S + LONGER_EACH_S * self._in_a_row)
         self._submitted_at = now
 
     @property

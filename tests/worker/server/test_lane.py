@@ -19,7 +19,7 @@ from prefect_gpu.worker.queue import holds
 from prefect_gpu.worker.queue.holds import Holds
 from prefect_gpu.worker.queue.intake import Intake
 from prefect_gpu.worker.queue.queue_sync import QueueSync
-from prefect_gpu.worker.server.lane import CREDIT_S, LONGEST_S, QUIET_AFTER_SEVERAL_S, QUIET_S, SHARE, Lane
+from prefect_gpu.worker.server.lane import CREDIT_S, LONGEST_S, QUIET_AFTER_MANY_S, QUIET_S, SHARE, Lane
 from tests.worker.prefect_stand_in import LOGGER, OneRun
 
 
@@ -59,13 +59,18 @@ async def test_what_waiting_runs_show_gives_way_to_submissions_but_not_for_ever(
     assert not lane.lets_through()
     clock.now += QUIET_S + 0.1
     assert lane.lets_through(), "one run is shown soon"
+    for _ in range(4):
+        lane.submission()
+        clock.now += 0.1
+    clock.now += 2.0
+    assert lane.lets_through(), "so are a few"
     through = 0
     for _ in range(round(3.5 * LONGEST_S)):
         lane.submission()
         clock.now += 1.0
         through += lane.lets_through()
     assert through == 3
-    clock.now += QUIET_AFTER_SEVERAL_S
+    clock.now += QUIET_AFTER_MANY_S
     assert lane.lets_through()
 
 
