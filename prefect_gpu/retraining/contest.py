@@ -53,8 +53,11 @@ def contest(
 
     Raises:
         RegistryError: The registry cannot be used, or a model is damaged.
+        TypeError: ``models`` is no registry.
         ValueError: The losses are none.
     """
+    if not isinstance(models, ModelRegistry):
+        raise TypeError(f"models={models!r} is no registry: give ModelRegistry({models!r}).")
     check_limits(level, min_gain)  # also where there is no champion yet: each later contest would end with an error
     new = as_losses(losses(models.load(challenger, load)), "challenger")  # also of the first one: no champion is broken
     while True:

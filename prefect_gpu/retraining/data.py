@@ -139,8 +139,14 @@ def announce(dataset: str, files: DataFiles) -> Snapshot:
 
     Returns:
         What was announced.
+
+    Raises:
+        ValueError: ``dataset`` is no name.
     """
     from prefect.events import emit_event
+
+    if not isinstance(dataset, str) or not dataset.strip():
+        raise ValueError(f"dataset={dataset!r} is no name: give the one that the automation's trigger has.")
 
     snapshot, place = files.snapshot(), files.place.address
     emit_event(

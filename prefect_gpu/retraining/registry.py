@@ -77,6 +77,7 @@ class ModelRegistry:
             AlreadyRegistered: There is a version of these data. Nothing was registered.
             RegistryError: It could not be written.
             TypeError: What is said of it is of another kind. Nothing was registered.
+            ValueError: ``data_version`` is empty.
         """
         about = plain(checked({"data_version": data_version, **about}))  # before anything is copied
         data_version, model = about.pop("data_version"), Path(model)

@@ -97,6 +97,7 @@ def checked(about: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         TypeError: It is of another kind, or unknown. The message names it, and what to give.
+        ValueError: It does not say which data it was trained on.
     """
     for name, value in about.items():
         if name not in (*_TEXTS, *_TABLES):
@@ -105,6 +106,8 @@ def checked(about: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"{name}={value!r} is not allowed: give a text.")
         if name in _TABLES and not isinstance(value, Mapping):
             raise TypeError(f"{name}={value!r} is not allowed: give a dictionary, such as {_TABLES[name]}.")
+    if not (data_version := about["data_version"]).strip():
+        raise ValueError(f"{data_version=} names no data: give DataFiles(...).snapshot().version, or a word of yours.")
     measured = {f"metrics[{name!r}]": value for name, value in about.get("metrics", {}).items()}
     return {**about, "metrics": dict(zip(about.get("metrics", {}), checks.metrics(measured).values(), strict=True))}
 

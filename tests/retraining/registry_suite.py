@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -134,6 +135,9 @@ class RegistrySuite:
         first = models.register(model, data_version="a")
         with pytest.raises(ValueError, match="challenger has"):
             contest(models, first, load=Path.read_text, losses=lambda _: found)
+        place: Any = str(models.place)
+        with pytest.raises(TypeError, match=re.escape(f"is no registry: give ModelRegistry({place!r}).")):
+            contest(place, first, load=Path.read_text, losses=lambda _: found)
         assert models.champion() is None
 
     @pytest.mark.parametrize(

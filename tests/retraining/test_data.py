@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from prefect_gpu.retraining import DataFiles, data
+from prefect_gpu.retraining import DataFiles, announce, data
 from prefect_gpu.retraining.places import Place
 from prefect_gpu.training.checkpoints.manifest import FileFacts, facts_of
 from tests.radosgw import BUCKET
@@ -70,3 +71,9 @@ def test_what_cannot_be_read_or_written_in_s3_is_said(bucket: str) -> None:
     for asks in (lambda: files.read("a.csv"), lambda: files.add("a.csv", b"one"), files.snapshot):
         with pytest.raises(ConnectionError, match=r"The data at .* are out of reach.*Make the bucket first"):
             asks()
+
+
+@pytest.mark.parametrize("dataset", ["", " ", None])
+def test_data_are_announced_by_a_name(tmp_path: Path, dataset: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"dataset={dataset!r} is no name")):
+        announce(dataset, DataFiles(tmp_path))

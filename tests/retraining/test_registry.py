@@ -107,12 +107,13 @@ class TestFolder(RegistrySuite):
             ({"metrics": 0.5}, "metrics=0.5 is not allowed: give a dictionary, such as {'loss': 0.5}."),
             ({"parameters": ["lr"]}, "parameters=['lr'] is not allowed: give a dictionary, such as {'lr': 0.1}."),
             ({"metric": 0.5}, "metric=0.5 is not kept of a version. There are data_version, code_version, run, "),
+            ({"data_version": " "}, "data_version=' ' names no data: give DataFiles(...).snapshot().version"),
         ],
     )
     def test_what_is_said_of_a_version_is_looked_at_before_it_is_kept_for_good(
         self, models: ModelRegistry, model: Path, about: dict[str, Any], said: str
     ) -> None:
-        with pytest.raises(TypeError, match=re.escape(said)):
+        with pytest.raises((TypeError, ValueError), match=re.escape(said)):
             models.register(model, **{"data_version": "a", **about})
         assert models.versions() == [] and not Path(str(models.place)).exists(), "nothing was copied"
 
