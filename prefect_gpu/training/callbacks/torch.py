@@ -36,7 +36,7 @@ class TorchLoop:
         epoch: The epoch of the newest batch of :meth:`batches`, from 0.
 
     Raises:
-        TypeError: A part has no ``state_dict()`` or no ``load_state_dict()``.
+        TypeError: The model, or a part, has no ``state_dict()`` or no ``load_state_dict()``.
 
     Example:
         >>> with training_run(steps=20) as run:                               # doctest: +SKIP
@@ -50,11 +50,11 @@ class TorchLoop:
     def __init__(
         self, run: TrainingRun, model: torch.nn.Module, *, device: str | torch.device | None = None, **parts: Any
     ) -> None:
-        for name, part in parts.items():
+        for name, part in {"model": model, **parts}.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise TypeError(
                     f"{name}={type(part).__name__} cannot go into a checkpoint: pass objects with state_dict() and "
-                    "load_state_dict(), such as an optimizer or a scheduler."
+                    "load_state_dict(), such as a module, an optimizer or a scheduler."
                 )
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.epoch = 0

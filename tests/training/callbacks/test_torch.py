@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import namedtuple
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -167,6 +167,8 @@ def test_what_makes_no_sense_is_said(torch: Any) -> None:
     with training_run(steps=1) as run:
         with pytest.raises(TypeError, match=r"optimizer=str cannot go into a checkpoint.*state_dict"):
             TorchLoop(run, torch.nn.Linear(1, 1), optimizer="adam")
+        with pytest.raises(TypeError, match="model=NoneType cannot go into a checkpoint"):
+            TorchLoop(run, cast(Any, None))
         with pytest.raises(ValueError, match="epochs=0 of 3 batches"):
             next(make(torch, run)[0].batches(loader(torch), epochs=0))
         with pytest.raises(ValueError, match=r"epochs=2\.5 must be a whole number"):
