@@ -15,8 +15,8 @@ def end_at_limit(decision: Decision) -> None:
         limit_s = job.request.time_limit_s
         if limit_s is None or job.expired or job.behind is not None:
             continue
-        left_s = limit_s - job.attained(now)
-        if left_s > 0.0:
-            decision.look_again_at(now + left_s)
+        due = now + (limit_s - job.attained(now))
+        if due > now:  # what is left may be too little to make another moment of it
+            decision.look_again_at(due)
         else:
             decision.expire(job, f"its time limit of {limit_s:g} s is reached")
