@@ -13,7 +13,7 @@ from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from prefect_gpu.lab import docker_nodes
 from prefect_gpu.lab.checkout import IMAGE, environment, volumes
-from prefect_gpu.lab.sandbox import Sandbox, wait_until
+from prefect_gpu.lab.sandbox import Process, Sandbox, wait_until
 from tests import radosgw
 from tests.live.pool import LivePool
 
@@ -32,6 +32,12 @@ def server(wide_sandbox: Sandbox) -> Sandbox:
 async def submit(pool: LivePool, **parameters: Any) -> UUID:
     inside = {"volumes": volumes(), "env": environment()}
     return await pool.submit("keeps", file=FLOWS, job_variables=inside, **parameters)
+
+
+def seen_by(worker: Process) -> dict[str, Any]:
+    """What the flow has printed. A run's state may be there before its last lines."""
+    worker.wait_for_output("seen {")
+    return next(json.loads(line.partition("seen ")[2]) for line in worker.output.splitlines() if "seen {" in line)
 
 
 async def test_blocks_are_all_that_a_worker_on_a_swarm_is_told(
@@ -74,7 +80,7 @@ secret_access_key: {{from_environment: OURS}}
     assert "on purpose" in (state.message or ""), f"{state}\n{worker.output}"
     logs = await pool.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[failed])), limit=200)
     said = worker.output + "".join(one.message for one in logs)
-    seen = next(json.loads(line.partition("seen ")[2]) for line in worker.output.splitlines() if "seen {" in line)
+    seen = seen_by(worker)
     assert seen["AWS_ACCESS_KEY_ID"] == radosgw.ACCESS_KEY
     assert seen["PREFECT_GPU_CPUS"] == "0", "one core is stated"
     assert "Node misspelt is stated, but the Swarm has no such node" in worker.output
@@ -116,6 +122,6 @@ async def test_containers_are_given_credentials_for_their_own_checkpoints_only(
     inside = {"volumes": volumes(), "env": environment()}
     run = await pool.submit("reaches", file=FLOWS, job_variables=inside, key="of-another-run/x")
     assert (await pool.until(run, deadline_s=300)).is_completed(), worker.output
-    seen = next(json.loads(line.partition("seen ")[2]) for line in worker.output.splitlines() if "seen {" in line)
+    seen = seen_by(worker)
     assert len(seen.pop("kept")) == 4
     assert {*seen.values()} == {None, "AccessDenied"}

@@ -14,6 +14,16 @@ from prefect_gpu import training_run
 from prefect_gpu.training.checkpoints import open_store
 
 
+def tell(text: str, seen: str) -> None:
+    """Write into the file, which is whole as soon as it is there; print where there is none."""
+    if not seen:
+        print(f"seen {text}", flush=True)
+        return
+    aside = Path(f"{seen}.tmp")
+    aside.write_text(text)
+    aside.replace(seen)
+
+
 @flow
 def keeps(seen: str = "", fail: bool = False, steps: int = 3) -> int:
     """Saves a checkpoint in each step; writes down, or prints, what it sees of its place; may fail at the end."""
@@ -24,7 +34,7 @@ def keeps(seen: str = "", fail: bool = False, steps: int = 3) -> int:
             time.sleep(0.01)  # a checkpoint is due after a thousandth of a second
             run.report(loss=1.0, checkpoint=lambda path, step=step: path.write_text(str(step + 1)))  # type: ignore[misc]
     text = json.dumps({**facts, "first": first})
-    Path(seen).write_text(text) if seen else print(f"seen {text}", flush=True)
+    tell(text, seen)
     if fail:
         raise RuntimeError("on purpose")
     return first
@@ -59,7 +69,7 @@ def reaches(key: str, seen: str = "", go: str = "") -> None:
         except ClientError as error:
             found[what] = error.response["Error"]["Code"]
     text = json.dumps(found | {"kept": [one.name for one in store._keys("")]})
-    Path(seen).write_text(text) if seen else print(f"seen {text}", flush=True)
+    tell(text, seen)
     while go and not Path(go).exists():
         time.sleep(0.05)
     open_store(str(store.location)).save(lambda path: path.write_text("mine"), 9)
