@@ -126,6 +126,11 @@ class PoolSession:
     async def open(self) -> None:
         """Become the pool's worker here: wait for the leadership, claim devices, adopt what runs, listen to Prefect."""
         worker, pool, client = self._worker, self._worker.work_pool, self._worker.client
+        if pool.type != worker.type:  # its template lacks what runs ask for, so that all would be given one GPU
+            raise SetupError(
+                f"the work pool {pool.name!r} is of the type {pool.type!r}, whose runs cannot ask for GPUs. Name "
+                f"another one, or make one: `prefect work-pool create NAME --type {worker.type}`."
+            )
         self._server_clock.listen(client)
         await self._leadership.claim(pool.name)
         self._tasks.keep(lambda: self._leadership.beat(pool.name), "beat")

@@ -16,7 +16,29 @@ from prefect_gpu.worker import session as sessions
 from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.nodes.infrastructure import Infrastructure
 from prefect_gpu.worker.session import PoolSession
+from prefect_gpu.worker.setup_error import SetupError
 from tests.runtime.stand_ins import MemoryDriver
+
+
+def worker_of(pool: object, client: object) -> Any:
+    return SimpleNamespace(
+        client=client,
+        work_pool=pool,
+        name="w",
+        type="gpu",
+        _work_pool_name="pool",
+        _work_queues=set(),
+        get_flow_run_logger=None,
+    )
+
+
+async def test_a_pool_of_another_type_is_not_served(tmp_path: Path) -> None:
+    """Prefect only warns. The template of such a pool drops what runs ask for."""
+    pool = SimpleNamespace(name="local", id=uuid4(), type="process")
+    session = PoolSession(worker_of(pool, None), GpuSettings(state_dir=tmp_path), lambda *_: None)
+    with pytest.raises(SetupError, match=r"'local' is of the type 'process'.*work-pool create NAME --type gpu"):
+        await session.open()
+    await session.close()
 
 
 async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
@@ -46,10 +68,8 @@ async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
     monkeypatch.setattr(sessions, "folder_of_all", lambda _: None)
     hooks: dict[str, list[Any]] = {"request": [], "response": []}
     client = SimpleNamespace(_client=SimpleNamespace(event_hooks=hooks))
-    pool = SimpleNamespace(name="pool", id=uuid4())
-    worker: Any = SimpleNamespace(
-        client=client, work_pool=pool, name="w", _work_pool_name="pool", _work_queues=set(), get_flow_run_logger=None
-    )
+    pool = SimpleNamespace(name="pool", id=uuid4(), type="gpu")
+    worker = worker_of(pool, client)
     settings = GpuSettings(state_dir=tmp_path, channel_port=port, notice_file=tmp_path / "notice")
     session = PoolSession(worker, settings, lambda *_: None)
     for _ in range(2):
