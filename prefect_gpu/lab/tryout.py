@@ -95,13 +95,18 @@ class TryOut:
 
         Raises:
             SandboxError: Something did not start; then nothing is left running. The message has the end of its log. Or
-                a server of this folder runs already: two would write to one database.
+                a server of this folder runs already: two would write to one database. Or a worker does without one.
             OSError: The folder cannot be used; then nothing is left running, either.
         """
         if self._processes("server", "start"):
             raise SandboxError(
                 f"A Prefect server of {self.folder} runs, and does not answer as it should. If it is busy or still "
                 "starting, try again in a minute; else end it: prefect-gpu down."
+            )
+        if self.has_worker():  # it has the pool, so that another one would wait for it in vain
+            raise SandboxError(
+                f"The Prefect server of {self.folder} is gone, and its worker still runs. End it, with what it trains, "
+                "and start both again: prefect-gpu down && prefect-gpu up."
             )
         devices = (settings or {}).get(VIRTUAL_DEVICES)
         host = bridge_address() if kind == "docker" else "127.0.0.1"

@@ -298,3 +298,17 @@ def test_a_server_whose_worker_is_gone_is_not_said_to_be_up(
     done = run_cli("up")
     assert done.exit_code == 1 and "the worker of the pool gpus is gone" in done.output
     assert not (tmp_path / ".env").exists()
+
+
+def test_a_worker_that_has_lost_its_server_is_named(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    here = {**os.environ, "PREFECT_HOME": str(tmp_path / FOLDER / "home")}
+    worker = subprocess.Popen([sys.executable, "-c", "input()", "worker", "start"], stdin=subprocess.PIPE, env=here)
+    try:
+        done = run_cli("up")
+    finally:
+        worker.communicate()
+    assert done.exit_code == 1 and "its worker still runs" in done.output and "prefect-gpu down" in done.output
