@@ -7,6 +7,7 @@ PyTorch takes that for a failure of its worker, and ends the training.
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from typing import Any
@@ -25,4 +26,11 @@ def end_children_well() -> None:
 def _forget() -> None:
     """Leave the calls that are about objects of the parent; those of modules, such as of thread pools, stay."""
     calls: list[Any] = getattr(threading, "_threading_atexits", [])
-    calls[:] = [call for call in calls if getattr(getattr(call, "func", call), "__self__", None) is None]
+    calls[:] = [call for call in calls if getattr(_called(call), "__self__", None) is None]
+
+
+def _called(call: Any) -> Any:
+    """The function that was registered. Python keeps it in a ``partial``, and since 3.14 in a closure."""
+    if inspect.isfunction(call):
+        return inspect.getclosurevars(call).nonlocals.get("func", call)
+    return getattr(call, "func", call)

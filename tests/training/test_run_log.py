@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -14,7 +16,7 @@ import pytest
 from prefect.logging import handlers
 from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
-from prefect_gpu.training import training_run
+from prefect_gpu.training import forks, training_run
 from prefect_gpu.training.protocol import ENV_RESTORES_ONLY, ENV_RUN_ID
 
 LOGGER = logging.getLogger("prefect_gpu.training")
@@ -94,3 +96,13 @@ with training_run(steps=1) as run:
 def test_children_that_a_run_forks_end_well_also_where_it_has_no_channel(sent: list[dict[str, Any]]) -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@pytest.mark.parametrize("keep", [lambda call: partial(call), lambda func: lambda: func()], ids=["before 3.14", "3.14"])
+def test_what_a_child_forgets_is_found_however_python_keeps_it(
+    keep: Callable[[Callable[[], Any]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [keep(threading.Event().set), keep(threading.active_count)]
+    monkeypatch.setattr(threading, "_threading_atexits", kept := list(calls))
+    forks._forget()
+    assert kept == calls[1:]
