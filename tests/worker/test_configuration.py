@@ -22,6 +22,8 @@ from prefect_gpu.worker import GpuWorker
 from prefect_gpu.worker.configuration import BadRequestError, GpuJobConfiguration, merge_job_variables, read_request
 
 GIB = 2**30
+NOBODY = cast(PrefectClient, SimpleNamespace())
+"""In place of a client that is not to be asked. Without one, Prefect would start a server."""
 
 
 def a_run(**variables: Any) -> FlowRun:
@@ -172,7 +174,7 @@ def test_environments_are_merged_key_by_key() -> None:
 async def test_a_template_that_makes_no_configuration_is_said_in_a_sentence(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as refused:
         template = a_pool(job=wrong).base_job_template
-        await GpuJobConfiguration.from_template_and_values(base_job_template=template, values={})
+        await GpuJobConfiguration.from_template_and_values(base_job_template=template, values={}, client=NOBODY)
     assert explain(refused.value) == said
 
 
