@@ -254,6 +254,8 @@ class ForkCompatibility:
             sys.orig_argv[:] = [sys.executable, "-m", module, *arguments]
         unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
         if unbuffered != self._unbuffered:
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(write_through=unbuffered)  # it means nothing there, but a program sees it
             for name, fd in (("stdout", 1), ("stderr", 2)):
                 _reopen(name, fd, unbuffered)
         # A preloaded module must be run afresh as __main__, and not be found half-way as itself.
