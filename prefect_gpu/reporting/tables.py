@@ -57,10 +57,9 @@ class PlainTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = next((one for one in self._ever_narrower() if one._least(console, options) <= options.max_width), None)
-        if table is None:
+        if table is None:  # what is left is broken into lines, and not cut off
             [*_, table] = self._ever_narrower()
-            if self.leave_out:  # what is left is broken into lines, and not cut off
-                table = self._of(replace(one, no_wrap=False, overflow="fold") for one in table.columns)
+            table = self._of(replace(one, no_wrap=False, overflow="fold") for one in table.columns)
         yield from Table.__rich_console__(table, console, options)
         shown = {*map(_title, table.columns)}
         if left := [_title(one) for one in self.columns if _title(one) not in shown]:
