@@ -20,6 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.events.actions import CallWebhook
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
+from prefect.settings import get_current_settings
 from pydantic import SecretStr
 
 WHAT = ["waiting", "granted", "preparing", "training", "saving", "demoted", "wasting", "converged"]
@@ -45,6 +46,11 @@ def notify(
         raise typer.BadParameter("--pool is empty: give the name of a work pool.")
     if not re.match(r"https?://[^/\s]", url):
         raise typer.BadParameter(f"--url {url!r} is no address of a webhook: it begins with http:// or https://.")
+    if not get_current_settings().api.url:  # Prefect would start a server for this process, which ends with it
+        raise typer.BadParameter(
+            "PREFECT_API_URL is not set: say which server the pool is in, `prefect config set "
+            "PREFECT_API_URL=http://HOST:4200/api`."
+        )
     with get_client(sync_client=True) as client:
         try:
             client.read_work_pool(pool)

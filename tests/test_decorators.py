@@ -26,7 +26,8 @@ from pydantic import SecretStr
 
 from benchmarks._host.served import using
 from prefect_gpu.bundles.execute import read_bundle
-from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
+from prefect_gpu.bundles.storage import UPLOAD_STEP, api_is_local, closed_folder, ensure_bundle_storage
+from prefect_gpu.bundles.upload import main as upload_command
 from prefect_gpu.bundles.upload import upload
 from prefect_gpu.decorators import GpuFlow, gpu
 from prefect_gpu.lab.sandbox import Sandbox
@@ -288,6 +289,33 @@ def test_included_files_are_there_and_the_users_own_folder_is_untouched(
     with StandInWorker(pool):
         assert future.result() == "cat"
     assert (tmp_path / "labels.txt").read_text() == "newer"
+
+
+def test_a_folder_for_bundles_that_this_user_may_not_write_is_known_before_a_run_is_made(tmp_path: Path) -> None:
+    """The run failed, and its user saw a traceback of a command that Prefect had started."""
+    step = {UPLOAD_STEP: {"directory": str(tmp_path / "state" / "bundles")}}
+    storage = WorkPoolStorageConfiguration(bundle_upload_step=step)
+    assert closed_folder(storage) is None and closed_folder(WorkPoolStorageConfiguration()) is None
+    (tmp_path / "state").mkdir()
+    as_root = os.getuid() == 0
+    (tmp_path / "state").chmod(0o000)
+    if as_root:
+        os.setresuid(65534, 65534, 0)
+    try:
+        assert closed_folder(storage) == tmp_path / "state" / "bundles"
+    finally:
+        if as_root:
+            os.setresuid(0, 0, 0)
+        (tmp_path / "state").chmod(0o700)
+
+
+def test_a_bundle_for_which_there_is_no_room_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("bundle")
+    folder = str(tmp_path / "file" / "bundles")  # below a file, nothing can be made
+    with pytest.raises(
+        SystemExit, match=r"cannot be put into .*/file/bundles: Not a directory\. See that there is room"
+    ):
+        upload_command(["--directory", folder, "--key", "abc", str(tmp_path / "file")])
 
 
 def test_a_missing_pool_says_how_to_make_it(server: None) -> None:

@@ -133,6 +133,13 @@ async def read_ready_pool(name: str) -> WorkPool:
         storage = work_pool.storage_configuration
         steps = [step is not None for step in (storage.bundle_upload_step, storage.bundle_execution_step)]
         if all(steps):
+            closed = closed_folder(storage)
+            if closed is not None:
+                raise ValueError(
+                    f"The work pool {name!r} keeps flows that are submitted without a deployment in {closed}, where "
+                    "this user may not write. Submit as the user of its worker, or let this user write there. Or use "
+                    "S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+                )
             return work_pool
         if any(steps):
             raise ValueError(
@@ -145,6 +152,16 @@ async def read_ready_pool(name: str) -> WorkPool:
             "its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or "
             "use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
         )
+
+
+def closed_folder(storage: WorkPoolStorageConfiguration) -> Path | None:
+    """The folder to which a pool's bundles go, if this user may not write there."""
+    step = (storage.bundle_upload_step or {}).get(UPLOAD_STEP)
+    if step is None:
+        return None
+    folder = Path(str(step.get("directory"))).expanduser().absolute()
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # that this user sees
+    return None if os.access(there, os.W_OK | os.X_OK) else folder
 
 
 async def _has_default_result_storage(client: PrefectClient) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--key", required=True, help="the name in the folder")
     parser.add_argument("file", help="the file to put there")
     options = parser.parse_args(arguments)
-    upload(options.file, options.directory, options.key)
+    try:
+        upload(options.file, options.directory, options.key)
+    except OSError as error:  # a full disk, say
+        sys.exit(
+            f"Error: the flow cannot be put into {options.directory}: {error.strerror}. See that there is room, and "
+            "that this user may write there."
+        )
 
 
 if __name__ == "__main__":

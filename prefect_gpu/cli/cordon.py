@@ -124,8 +124,9 @@ def _moment(by: str, now: datetime) -> datetime:
         # A number is one of seconds. Newer Pythons would take it for a time.
         at = time.fromisoformat(by if ":" in by else "")
         today = now.astimezone(at.tzinfo).date()  # it may be another day there
-        found = _here(datetime.combine(today, at))
-        return found if found > now else _here(datetime.combine(today + timedelta(days=1), at))
+        days, twice = (today, today + timedelta(days=1)), (0, 1)  # an hour of a night in autumn comes twice
+        found = (_here(datetime.combine(day, at.replace(fold=fold))) for day in days for fold in twice)
+        return next(moment for moment in found if moment > now)
     except ValueError:
         pass
     try:
@@ -142,7 +143,10 @@ def _moment(by: str, now: datetime) -> datetime:
 
 def _here(moment: datetime) -> datetime:
     """Without a zone, this machine's is meant, as it is at that moment: summer time may begin or end until then."""
-    return moment if moment.tzinfo is not None else moment.astimezone()
+    if moment.tzinfo is not None:
+        return moment
+    # A time that the clocks leave out in spring is after the change; astimezone() alone takes it for one before.
+    return datetime.fromtimestamp(moment.timestamp()).astimezone()
 
 
 def _one_of(device: str, known: Sequence[str]) -> str:

@@ -7,6 +7,10 @@ from pathlib import Path
 from shlex import quote
 
 from prefect_gpu.runtime.telemetry import Finding
+from prefect_gpu.units import format_bytes
+
+_NOTHING = 1 << 20  # bytes; a run's records take some of them
+_LITTLE = 1 << 30
 
 
 def check_folder(folder: Path, subject: str, elsewhere: str) -> list[Finding]:
@@ -26,6 +30,16 @@ def check_folder(folder: Path, subject: str, elsewhere: str) -> list[Finding]:
                 f"`{elsewhere}`.",
             )
         ]
+    disk = os.statvfs(existing)
+    if disk.f_flag & os.ST_RDONLY:
+        return [
+            Finding(
+                "error",
+                subject,
+                f"{folder} cannot be used: its file system is mounted read-only.",
+                f"Mount it so that it can be written, or take another folder: `{elsewhere}`.",
+            )
+        ]
     if not os.access(existing, os.W_OK | os.X_OK):
         return [
             Finding(
@@ -33,6 +47,18 @@ def check_folder(folder: Path, subject: str, elsewhere: str) -> list[Finding]:
                 subject,
                 f"{folder} cannot be used: this user may not write {existing}.",
                 f"Let this user write there, or take another folder: `{elsewhere}`.",
+            )
+        ]
+    free = disk.f_bavail * disk.f_frsize
+    if free < _LITTLE or (disk.f_files and not disk.f_favail):
+        full = free < _NOTHING or free >= _LITTLE  # or there is no room for another file's name
+        words = "is full. No run starts" if full else f"has {format_bytes(free)} left. Once it is full, no run starts"
+        return [
+            Finding(
+                "error" if full else "warning",
+                subject,
+                f"{folder}: its disk {words}, and none can save.",
+                f"Make room there, or take another folder: `{elsewhere}`.",
             )
         ]
     created = "" if existing == folder else " (created when a worker starts)"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TABLE_ROWS = 20
 _REASON = 300  # characters of a message below the table: what an exception says may be as long as its data
+_NAME = 7  # characters at least of the names of runs, flows and devices
 _WIDE = 118  # columns of a terminal in which the whole table finds room
 _OUTCOME_STYLES = {"completed": "green", "failed": "red", "crashed": "red", "cancelled": "yellow"}
 
@@ -195,17 +196,19 @@ def _placed(gpus: int, nodes: int) -> str:
 def _table(rows: Sequence[HistoryRow], width: int) -> Table:
     from rich.text import Text
 
-    from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
+    from prefect_gpu.reporting.tables import FIGURES, WHOLE, each, plain_table
 
     # In 80 columns every column still finds room, without the time of the end.
     wide = width >= _WIDE
-    phases = (PHASES[phase].past.capitalize() for phase in REPORTED)
+    phases = [PHASES[phase].past.capitalize() for phase in REPORTED]
+    others = [PHASES[phase].past.capitalize() for phase in REPORTED if phase != "training"]
     table = plain_table(
         *each(WHOLE, *(["Ended"] if wide else [])),
-        *each(WORDS, "Run", "Flow", "Device"),
+        *each({"min_width": _NAME}, "Run", "Flow", "Device"),
         *each(FIGURES, "Waited", *phases, "Steps", "Loss"),
         ("Outcome", WHOLE),
         gap=int(wide),
+        leave_out=("Steps", *others, "Device", "Waited", "Flow"),
     )
     for row in rows:
         names = (_name(row), row.flow_name, _device(row))

@@ -76,12 +76,16 @@ def _node_words(node: dict[str, Any]) -> str:
 
 
 def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float, curve: int) -> Table:
-    columns = [
-        *each(WHOLE, "Device", "Run", "Phase"),
-        ("Done", {"width": 10}),
+    table = plain_table(
+        *each(WORDS, "Device", "Run", "Phase"),
+        ("Done", {"width": 10, "no_wrap": True}),
         *each(FIGURES, "To go", "Share", "Cores"),
-    ]
-    table = plain_table(*columns, ("Loss", WHOLE), ("Device idle", FIGURES), title="\nDevices", **_TITLE)
+        ("Loss", WHOLE),
+        ("Device idle", FIGURES),
+        leave_out=("Device idle", "Cores", "Share", "Done", "Loss", "To go"),
+        title="\nDevices",
+        **_TITLE,
+    )
     several = len(told["nodes"]) > 1
     instances = [
         (run, rank, part["node"], part["devices"])
@@ -178,8 +182,9 @@ def _cells(run: dict[str, Any], rank: int, now: float, curve: int) -> list[Rende
 def _queue(told: dict[str, Any], now: float, ahead_s: float) -> RenderableType:
     if not told["queued"]:
         return Text("\nNo run waits.", "bright_black")
-    columns = [("#", FIGURES), ("Run", WHOLE), ("Why it waits", WORDS), ("Expected start", FIGURES)]
-    table = plain_table(*columns, title=f"\nQueue: {plural(told['queued'], 'run')}", **_TITLE)
+    columns = [("#", FIGURES), *each(WORDS, "Run", "Why it waits"), ("Expected start", FIGURES)]
+    title = f"\nQueue: {plural(told['queued'], 'run')}"
+    table = plain_table(*columns, leave_out=("Expected start",), title=title, **_TITLE)
     for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
         start = run["expected_start"]
         reason = run["reason"] or "it has just arrived"
@@ -196,7 +201,15 @@ def _queue(told: dict[str, Any], now: float, ahead_s: float) -> RenderableType:
 def _finished(over: list[dict[str, Any]], ahead_s: float) -> Table:
     columns = each(FIGURES, PHASES["training"].past.capitalize(), "Device idle before", "Best loss")
     title = f"\nFinished: {plural(len(over), 'run')}"
-    table = plain_table(*each(WHOLE, "Ended", "Run", "Outcome"), *columns, title=title, **_TITLE)
+    table = plain_table(
+        ("Ended", WHOLE),
+        ("Run", WORDS),
+        ("Outcome", WHOLE),
+        *columns,
+        leave_out=("Device idle before", PHASES["training"].past.capitalize(), "Best loss", "Ended"),
+        title=title,
+        **_TITLE,
+    )
     for run in over[:_FINISHED_SHOWN]:
         good = run["outcome"] == "completed"
         trained = [(end or run["ended"]) - start for phase, start, end in run["spans"] if phase == "training"]

@@ -142,6 +142,7 @@ def announce(dataset: str, files: DataFiles) -> Snapshot:
 
     Raises:
         ValueError: ``dataset`` is no name.
+        ConnectionError: No Prefect server answers, so that nobody would hear of it. The message says what to do.
     """
     from prefect.events import emit_event
 
@@ -149,6 +150,7 @@ def announce(dataset: str, files: DataFiles) -> Snapshot:
         raise ValueError(f"dataset={dataset!r} is no name: give the one that the automation's trigger has.")
 
     snapshot, place = files.snapshot(), files.place.address
+    _ask_server()
     emit_event(
         ARRIVED,
         resource={"prefect.resource.id": f"dataset.{dataset}", "prefect.resource.name": dataset},
@@ -156,3 +158,29 @@ def announce(dataset: str, files: DataFiles) -> Snapshot:
         id=uuid5(NAMESPACE_URL, f"{ARRIVED} {dataset} {place} {snapshot.version}"),
     )
     return snapshot
+
+
+def _ask_server() -> None:
+    """Events are sent in the background, where a failure is logged and nothing else."""
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.settings import get_current_settings
+
+    set_it = "`prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
+    url = get_current_settings().api.url
+    if not url:  # Prefect would start a server for this process, in which there are no automations
+        raise ConnectionError(
+            f"Nobody hears of the data: PREFECT_API_URL is not set. Say where the server is: {set_it}"
+        )
+    try:
+        with get_client(sync_client=True) as client:
+            client.hello().raise_for_status()
+    except httpx.HTTPStatusError as error:
+        code = error.response.status_code
+        remedy = "Give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" if code in (401, 403) else "Is it Prefect's?"
+        raise ConnectionError(f"Nobody hears of the data: PREFECT_API_URL={url} answers {code}. {remedy}.") from error
+    except httpx.HTTPError as error:
+        raise ConnectionError(
+            f"Nobody hears of the data: no Prefect server answers at {url} ({error!r}). Start it, or say where it is: "
+            f"{set_it}"
+        ) from error

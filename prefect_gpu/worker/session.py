@@ -53,7 +53,7 @@ from prefect_gpu.worker.server.lane import Lane
 from prefect_gpu.worker.server.pool import PoolView
 from prefect_gpu.worker.server.server_clock import ServerClock
 from prefect_gpu.worker.server.stream import PoolStream
-from prefect_gpu.worker.setup_error import SetupError
+from prefect_gpu.worker.setup_error import CANNOT_BE_WRITTEN, SetupError, unusable
 from prefect_gpu.worker.shares.usage_history import StayKeeper, UsageHistory
 from prefect_gpu.worker.telling.artifacts import PoolArtifact, accuracy_artifact, page_artifact
 from prefect_gpu.worker.telling.metrics import PoolMetrics
@@ -125,6 +125,14 @@ class PoolSession:
 
     async def open(self) -> None:
         """Become the pool's worker here: wait for the leadership, claim devices, adopt what runs, listen to Prefect."""
+        try:
+            await self._open()
+        except OSError as error:
+            if error.errno not in CANNOT_BE_WRITTEN:
+                raise
+            raise unusable(self._state_dir, error) from error
+
+    async def _open(self) -> None:
         worker, pool, client = self._worker, self._worker.work_pool, self._worker.client
         if pool.type != worker.type:  # its template lacks what runs ask for, so that all would be given one GPU
             raise SetupError(

@@ -88,12 +88,16 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             raise SystemExit(f"The worker cannot start: {error}") from None
         from prefect_gpu.storage.engine import HistoryError
         from prefect_gpu.worker.session import PoolSession
+        from prefect_gpu.worker.setup_error import unusable
 
         try:
             must_fit(self)
             settings = GpuSettings()
-            self._umask = close_to_others(settings.resolved_state_dir) if settings.private else -1
-            session = PoolSession(self, settings, printer, self._umask, self._health.looked)
+            try:
+                self._umask = close_to_others(settings.resolved_state_dir) if settings.private else -1
+                session = PoolSession(self, settings, printer, self._umask, self._health.looked)
+            except OSError as error:
+                raise unusable(settings.resolved_state_dir, error) from error
         except (ValidationError, HistoryError, ValueError) as error:
             raise SystemExit(f"The worker cannot start: {_one_line(error)}") from None
         self._session = session

@@ -101,3 +101,27 @@ def test_a_moment_after_the_clocks_have_been_changed(monkeypatch: pytest.MonkeyP
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("now", "by", "minutes"),
+    [
+        ("2026-10-25T00:45+00:00", "02:30", 45.0),  # 02:45 for the first time: 02:30 comes again
+        ("2026-10-25T01:10+00:00", "02:30", 20.0),  # 02:10 for the second time
+        ("2026-10-25T01:45+00:00", "02:30", 24 * 60 - 15.0),
+        ("2026-03-29T00:50+00:00", "02:30", 40.0),  # there is none: half an hour after 02:00, which is 03:30
+        ("2026-03-29T00:50+00:00", "2026-03-29T02:30", 40.0),
+    ],
+)
+def test_a_time_in_the_night_in_which_the_clocks_are_changed(
+    monkeypatch: pytest.MonkeyPatch, now: str, by: str, minutes: float
+) -> None:
+    """It was a day later, or an hour earlier."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        here = datetime.fromisoformat(now).astimezone()
+        assert (_moment(by, here) - here).total_seconds() / 60 == minutes
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -106,6 +107,28 @@ def test_a_file_in_place_of_the_folder_for_checkpoints(doctor: Doctor, tmp_path:
     assert found["level"] == "error" and found["text"].endswith(f"{tmp_path}/file is a file.")
     assert "PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=" in found["remedy"]
     assert doctor(PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=str(tmp_path))["checkpoints"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("left", "level", "said"),
+    [
+        ({"f_bavail": 1 << 30}, "ok", "gpu"),
+        ({"f_bavail": 50 << 20}, "warning", "its disk has 50 MiB left"),
+        ({"f_bavail": 4096}, "error", "its disk is full"),
+        ({"f_favail": 0}, "error", "its disk is full"),
+        ({"f_flag": os.ST_RDONLY}, "error", "mounted read-only"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_named(
+    left: dict[str, int], level: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that all is ready. What the kernel tells of the disk is made up here."""
+    told = {"f_flag": 0, "f_frsize": 1, "f_bavail": 1 << 40, "f_files": 100, "f_favail": 50} | left
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**told))
+    [found] = checks.check_state_folder(tmp_path / "gpu")
+    assert (found.level, said in found.text) == (level, True), found
+    if level != "ok":
+        names_its_remedies([asdict(found)])
 
 
 def test_folders_below_one_that_this_user_may_not_look_into(tmp_path: Path) -> None:

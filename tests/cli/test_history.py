@@ -86,6 +86,22 @@ def test_eighty_columns_have_room_for_everything(run_cli: InProcess, filled: str
         assert part in first
 
 
+def test_forty_columns_show_what_they_have_room_for_and_say_what_they_leave_out(
+    run_cli: InProcess, filled: str
+) -> None:
+    done = run_cli("history", COLUMNS="40")
+    [first] = [line for line in done.stdout.splitlines() if "1h01m" in line]
+    for part in ("wise", "train", "0.1235", "completed"):
+        assert part in first
+    assert "Left out, as there is no room: Device, Waited, Prepared, Saved, Steps." in " ".join(done.stdout.split())
+
+
+def test_sums_are_by_somebody_in_forty_columns_too(run_cli: InProcess, filled: str) -> None:
+    """The column of the names was gone: figures were kept whole at its cost."""
+    shown = run_cli("history", "--by", "program", COLUMNS="40").stdout
+    assert "Program" in shown and "tune" in shown and "train" in shown
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [

@@ -172,6 +172,24 @@ def test_names_are_no_markup(run_cli: InProcess, state: Path) -> None:
     assert "[red]x[/blue]" in done.stdout and "[/]" in done.stdout
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_leaves_out_columns_and_says_which_and_cuts_off_nothing(width: int) -> None:
+    """A share of 25% read "2…", and why a run waits was in no column any more."""
+    told = {"pool": "gpus", "url": "http://desk", **a_scene().overview(0)}
+    told["queue"][0] |= {"name": "train-lr=0.01-hidden=128-dropout=0.5-seed=17", "reason": "2 devices are in use"}
+    with open(os.devnull, "w") as nowhere:
+        console = Console(record=True, width=width, file=nowhere)
+        console.print(screen_of(told))
+    shown = console.export_text()
+    assert "…" not in shown and all(len(line) <= width for line in shown.splitlines())
+    devices, queue = (part.partition("\n\n")[0] for part in shown.partition("Devices")[2].split("Queue: "))
+    assert "gives-way" in devices and "training" in devices and "virtual-3" in devices
+    assert "Left out, as there is no room: " in devices and "Device idle" in " ".join(devices.split())
+    assert ("25%" in devices) == (width == 80)
+    assert "Why it waits" in queue and "=17" in queue
+    assert all(word in queue for word in ("devices", "are", "in", "use"))
+
+
 @pytest.mark.parametrize(("width", "curve"), [(140, 16), (105, 8), (100, 0)])
 def test_curves_are_as_long_as_there_is_room_for_beside_whole_words(width: int, curve: int) -> None:
     told = {"pool": "gpus", "url": "http://desk", **large_pool(time.time()).overview(0)}

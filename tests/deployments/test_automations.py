@@ -60,6 +60,13 @@ def test_a_server_that_lets_nobody_in_is_named(status: int, named: str) -> None:
     server.server_close()
 
 
+def test_without_a_server_there_is_nothing_to_make_an_automation_in() -> None:
+    """Prefect started one for this process, which had no such pool, and began with one to fill."""
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        with pytest.raises(typer.BadParameter, match="PREFECT_API_URL is not set: say which server"):
+            SCRIPT["notify"](pool="gpus", url=URL, on=["ended"], outcome=[])
+
+
 @pytest.mark.parametrize(
     "payload, said",
     [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_gpu.retraining import DataFiles, announce, data
 from prefect_gpu.retraining.places import Place
@@ -77,3 +80,32 @@ def test_what_cannot_be_read_or_written_in_s3_is_said(bucket: str) -> None:
 def test_data_are_announced_by_a_name(tmp_path: Path, dataset: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"dataset={dataset!r} is no name")):
         announce(dataset, DataFiles(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "url, named",
+    [
+        (None, "PREFECT_API_URL is not set"),
+        ("http://127.0.0.1:1/api", "no Prefect server answers at http://127.0.0.1:1/api"),
+        ("http://127.0.0.1:{port}/api", "/api answers 401. Give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING"),
+    ],
+)
+def test_where_nobody_hears_of_data_their_announcement_fails(tmp_path: Path, url: str | None, named: str) -> None:
+    """Prefect sends events in the background: the call returned as if all were well."""
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = {} if url is None else {PREFECT_API_URL: url.format(port=server.server_port)}
+        with temporary_settings(address, restore_defaults={PREFECT_API_URL}):
+            with pytest.raises(ConnectionError, match=f"Nobody hears of the data: .*{re.escape(named)}"):
+                announce("digits", DataFiles(tmp_path))
+        server.shutdown()

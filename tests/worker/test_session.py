@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker import session as sessions
 from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.nodes.infrastructure import Infrastructure
-from prefect_gpu.worker.session import PoolSession
+from prefect_gpu.worker.session import REFUSALS, PoolSession
 from prefect_gpu.worker.setup_error import SetupError
+from prefect_gpu.worker.worker import GpuWorker
 from tests.runtime.stand_ins import MemoryDriver
 
 
@@ -51,10 +53,13 @@ async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
     (tmp_path / "notice").write_text("2031-01-01T00:00Z")
     leaving: list[float] = []
 
+    troubles = [LaunchError("the engine is out of reach"), OSError(errno.ENOSPC, "No space left on device")]
+    said = ["out of reach", f"{tmp_path} cannot be written: No space left on device. Make room there, or name another"]
+
     class AwayDriver(MemoryDriver):
         async def start(self) -> None:
             leaving.append(session.controller.fleet.leaving[""][0])
-            raise LaunchError("the engine is out of reach")
+            raise troubles[len(leaving) - 1]
 
     def place(*_: object) -> Infrastructure:
         drivers.append(AwayDriver())
@@ -72,9 +77,18 @@ async def test_a_session_whose_nodes_were_out_of_reach_can_be_opened_again(
     worker = worker_of(pool, client)
     settings = GpuSettings(state_dir=tmp_path, channel_port=port, notice_file=tmp_path / "notice")
     session = PoolSession(worker, settings, lambda *_: None)
-    for _ in range(2):
-        with pytest.raises(LaunchError, match="out of reach"):
+    for words in said:  # a full disk was a traceback, and the end of the worker
+        with pytest.raises(REFUSALS, match=words):
             await session.open()
     assert leaving == [1924992000.0] * 2, "that the machine is about to go is known before anything starts"
     assert len(session._stack._exit_callbacks) <= 1, "one channel to engines is enough"  # type: ignore[attr-defined]
     await session.close()
+
+
+async def test_a_worker_whose_state_folder_cannot_be_made_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PREFECT_INTEGRATIONS_GPU_STATE_DIR", str(tmp_path / "file" / "state"))
+    with pytest.raises(SystemExit, match=r"cannot start: .*/file/state cannot be written: Not a directory\. See that"):
+        await GpuWorker(work_pool_name="pool").start()

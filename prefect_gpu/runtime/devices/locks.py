@@ -7,6 +7,7 @@ choice opened by it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -22,7 +23,6 @@ from prefect_gpu.scheduling.model.cluster import Device
 
 MACHINE = Path("/run/lock/prefect-gpu")
 _TRIES = 100
-_ELSE = "Remove it, or name another folder in PREFECT_INTEGRATIONS_GPU_LOCK_DIR"
 
 
 class LockError(ValueError):
@@ -129,14 +129,16 @@ class Locks:
         owners = {os.geteuid(), 0}
         if path.is_relative_to(self._state_dir) and self._state_dir.exists():
             owners.add(self._state_dir.stat().st_uid)  # root may serve with another user's state folder
-        folder = _trusted(path.parent, owners)
-        descriptor = _open(path, stat.S_IMODE(folder.st_mode) & 0o060)
+        setting = "STATE_DIR" if path.is_relative_to(self._state_dir) else "LOCK_DIR"
+        aside = f"name another folder in PREFECT_INTEGRATIONS_GPU_{setting}"
+        folder = _trusted(path.parent, owners, aside)
+        descriptor = _open(path, stat.S_IMODE(folder.st_mode) & 0o060, aside)
         try:
             found = os.fstat(descriptor)
             # Whoever belongs to the group of a folder that several users share has locks of his own there.
             trusted = found.st_uid in owners or folder.st_mode & stat.S_IWGRP
             if not (stat.S_ISREG(found.st_mode) and trusted):
-                raise LockError(f"The lock {path} is {_whose(found)}, not a file of this user. {_ELSE}.")
+                raise LockError(f"The lock {path} is {_whose(found)}, not a file of this user. Remove it, or {aside}.")
             if found.st_uid == os.geteuid():
                 os.fchmod(descriptor, 0o600 | stat.S_IMODE(folder.st_mode) & 0o060)  # earlier versions made them 0666
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,7 +147,7 @@ class Locks:
             return False
         except OSError as error:
             os.close(descriptor)
-            raise LockError(f"{path} cannot be locked: {error.strerror}. {_ELSE}.") from error
+            raise LockError(f"{path} cannot be locked: {error.strerror}. {_remedy(error)}, or {aside}.") from error
         except LockError:
             os.close(descriptor)
             raise
@@ -189,11 +191,18 @@ def _take(folder: Path) -> None:
             folder.mkdir(mode=0o700, parents=True)
 
 
-def _trusted(folder: Path, owners: set[int]) -> os.stat_result:
+def _remedy(error: OSError) -> str:
+    if error.errno in supervisor.NO_ROOM:
+        return "Make room there"
+    return "Mount it so that it can be written" if error.errno == errno.EROFS else "Remove it"
+
+
+def _trusted(folder: Path, owners: set[int], aside: str) -> os.stat_result:
     """A folder for lock files, made if need be, in which nobody but those whom we trust can put anything.
 
     Args:
         owners: The users to whom it may belong.
+        aside: Where else it may be, for the message.
 
     Raises:
         LockError: Others can.
@@ -205,17 +214,19 @@ def _trusted(folder: Path, owners: set[int]) -> os.stat_result:
             folder.chmod(stat.S_IMODE(found.st_mode) & ~0o002)  # made by an earlier version, without a umask
             found = folder.lstat()
     except OSError as error:
-        raise LockError(f"The folder {folder} for locks cannot be made: {error.strerror}. {_ELSE}.") from error
+        raise LockError(
+            f"The folder {folder} for locks cannot be made: {error.strerror}. {_remedy(error)}, or {aside}."
+        ) from error
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or mode & 0o002:
         raise LockError(
             f"The folder {folder} for locks is {_whose(found)} with mode {mode:04o}: it must belong to this user or "
-            f"to root, and not everybody may write to it. {_ELSE}."
+            f"to root, and not everybody may write to it. Remove it, or {aside}."
         )
     return found
 
 
-def _open(path: Path, for_group: int) -> int:
+def _open(path: Path, for_group: int, aside: str) -> int:
     """Open a lock file for writing, or, where only that is allowed, for reading, which is enough for a lock."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     refused: OSError | None = None
@@ -228,7 +239,9 @@ def _open(path: Path, for_group: int) -> int:
             refused = error
             break
     assert refused is not None
-    raise LockError(f"The lock {path} cannot be opened: {refused.strerror}. {_ELSE}.") from refused
+    raise LockError(
+        f"The lock {path} cannot be opened: {refused.strerror}. {_remedy(refused)}, or {aside}."
+    ) from refused
 
 
 def _holds(pid: int, file: os.stat_result) -> bool:

@@ -34,11 +34,14 @@ def free_cores(node_id: str, count: int, state: State, devices: tuple[str, ...] 
 
 
 def resize(job: Job, count: int, decision: Decision, reason: str) -> int:
-    """Let a job have so many cores of its node, more of them as far as any are free; by how many that changes it."""
+    """Let a job have so many cores of its node, more of them as far as any are free; by how many that changes it.
+
+    Of fewer, it keeps those to which no other job is bound.
+    """
     placement = job.placement
     assert placement is not None
-    own = placement.cpus
-    cpus = own[:count]
+    own, load = placement.cpus, decision.state.core_load(placement.node)
+    cpus = tuple(sorted(sorted(own, key=lambda core: load[core])[:count]))
     if count > len(own):
         cpus = tuple(sorted(own + free_cores(placement.node, count - len(own), decision.state, placement.devices)))
     if len(cpus) != len(own):

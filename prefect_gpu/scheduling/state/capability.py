@@ -120,8 +120,9 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
     of_kind = ""
     if most == 0:
         return (
-            f"gpus={request.gpus}, but this worker has no device: install the NVIDIA driver, or declare virtual "
-            "devices with PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2"
+            f"gpus={request.gpus}, but this worker has no device: see its log. If another worker of its machine has "
+            "them, end that one, and start this one anew. Else install the NVIDIA driver, or declare virtual devices "
+            "with PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2"
         )
     if request.wants is not None:
         devices = {name: list(filter(request.wants.accepts, of_node)) for name, of_node in devices.items()}

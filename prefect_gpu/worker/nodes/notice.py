@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -90,8 +91,12 @@ class NoticeWatch:
         file = self._settings.notice_file
         if file is None:
             return []
-        there = file.expanduser().exists()
-        return self._heard(file.expanduser().read_text() if there else "", f"announced in {file}")
+        why = f"announced in {file}"
+        try:
+            with file.expanduser().open() as opened:  # its last change: a file that is moved there keeps its mtime
+                return self._heard(opened.read(), why, min(time.time(), os.fstat(opened.fileno()).st_ctime))
+        except FileNotFoundError:
+            return self._heard("", why, time.time())
 
     async def _at_url(self, client: httpx.AsyncClient) -> list[tuple[float, str]]:
         url = self._settings.notice_url
@@ -105,17 +110,17 @@ class NoticeWatch:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NoticeError(f"{url} gave no answer: {error or repr(error)}") from None
         if answer.status_code == httpx.codes.OK:
-            return self._heard(answer.text, f"announced at {url}")
+            return self._heard(answer.text, f"announced at {url}", time.time())
         if answer.status_code != httpx.codes.NOT_FOUND:
             raise NoticeError(f"{url} answered {answer.status_code}")
-        return self._heard("", f"announced at {url}")
+        return self._heard("", f"announced at {url}", time.time())
 
-    def _heard(self, told: str, why: str) -> list[tuple[float, str]]:
+    def _heard(self, told: str, why: str, said_at: float) -> list[tuple[float, str]]:
         before = self._heard_before.pop(why, None)
         if before is not None and before[0] == told:  # seconds from now: they count from when they were said
             at: float | None = before[1]
         else:
-            at = notice_in(told, time.time(), self._settings.notice_seconds)
+            at = notice_in(told, said_at, self._settings.notice_seconds)
         if at is None:
             return []
         self._heard_before[why] = told, at
@@ -141,7 +146,7 @@ def notice_in(told: str, now: float, notice_s: float) -> float | None:
     """When the machine ends, in Unix seconds, by what was read; None: nothing is announced.
 
     Args:
-        now: The present, in Unix seconds.
+        now: When it was said, in Unix seconds.
         notice_s: How many seconds are left where only TRUE is said.
 
     Raises:

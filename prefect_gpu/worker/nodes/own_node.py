@@ -44,7 +44,18 @@ def claim_node(
     ours, others = locks.lock_devices(found)
     for device in others:
         logger.warning("Another worker on this machine manages %s; this worker does not use it.", device.id)
-    say_devices(pool, ours, printer, logger)
+    if others and not ours:
+        aside = (
+            "give one of them a state folder of its own, PREFECT_INTEGRATIONS_GPU_STATE_DIR"
+            if others[0].virtual
+            else "show each of them its part of the GPUs only, CUDA_VISIBLE_DEVICES"
+        )
+        logger.error(
+            "This worker has no device, as another one manages them all: runs that ask for a GPU will be refused. End "
+            f"that worker and start this one anew; or {aside}."
+        )
+    else:
+        say_devices(pool, ours, printer, logger)
     return Node(inventory.hostname, tuple(ours), inventory.cpus)
 
 

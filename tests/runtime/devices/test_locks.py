@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -203,11 +204,27 @@ def test_a_lock_that_is_no_file_or_not_ours_is_refused_with_its_name(tmp_path: P
     (folder / "theirs.lock").touch()
     os.chown(folder / "theirs.lock", 65534, 65534)
     for name in ("link", "pipe", "theirs"):
-        with pytest.raises(LockError, match=rf"{name}\.lock .*PREFECT_INTEGRATIONS_GPU_LOCK_DIR"):
+        with pytest.raises(LockError, match=rf"{name}\.lock .*PREFECT_INTEGRATIONS_GPU_STATE_DIR"):
             Locks(tmp_path).lock_pool(name)
     os.chown(folder, 65534, 65534)
     with pytest.raises(LockError, match="folder of the user with id 65534"):
         Locks(tmp_path).lock_pool("pool")
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.EROFS, "Mount it"), (errno.ENOSPC, "Make room there")])
+def test_a_file_system_that_takes_no_lock_is_named_with_its_own_remedy(
+    number: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said to remove the folder, and named a setting that moves another one. What the kernel says is made up."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(LockError, match=rf"{remedy}.*, or name another folder in PREFECT_INTEGRATIONS_GPU_STATE_DIR"):
+        Locks(tmp_path).lock_pool("pool")
+    with pytest.raises(LockError, match=rf"{remedy}.*, or name another folder in PREFECT_INTEGRATIONS_GPU_LOCK_DIR"):
+        Locks(tmp_path / "state", tmp_path / "machine").lock_devices([GPU])
 
 
 def test_locks_of_an_earlier_version_are_closed_to_others(tmp_path: Path) -> None:

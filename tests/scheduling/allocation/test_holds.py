@@ -74,7 +74,8 @@ TABLE: dict[str, tuple[list[Node], Request | None, Request, str, str]] = {
         None,
         asks(),
         "never",
-        "gpus=1, but this worker has no device: install the NVIDIA driver, or declare virtual devices with "
+        "gpus=1, but this worker has no device: see its log. If another worker of its machine has them, end that one, "
+        "and start this one anew. Else install the NVIDIA driver, or declare virtual devices with "
         "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2",
     ),
 }

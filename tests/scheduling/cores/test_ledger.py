@@ -105,3 +105,14 @@ def test_a_job_whose_device_is_none_of_its_node_any_more_may_have_more_cores() -
     job = world.state.jobs["job"]
     decision = Decision(world.state, world.scheduler.profile.policies, ABLE, world.now)
     assert resize(job, 4, decision, "it trains faster") == 2 and cores(job) == (0, 1, 2, 3)
+
+
+def test_of_fewer_cores_a_job_keeps_those_that_it_has_alone() -> None:
+    """Both kept the first four, and stayed there for good while the others were free."""
+    world, decision, job = running(cpus=8)
+    world.submit("other", request=asks(cpus=8))
+    other = world.state.jobs["other"]
+    assert cores(job) == cores(other), "there is no free one"
+    resize(job, 4, decision, "why")
+    resize(other, 4, decision, "why")
+    assert len(cores(job)) == len(cores(other)) == 4 and {*cores(job)}.isdisjoint(cores(other))

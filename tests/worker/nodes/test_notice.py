@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -126,6 +127,21 @@ async def test_a_date_that_is_put_off_is_heard_and_seconds_count_from_when_they_
             await watch.look(client)
             seen.append(fleet.nodes[0].ends_at or 0.0)
     assert seen[0] < seen[1] and seen[2] == seen[3] < seen[4] == seen[5]
+
+
+async def test_seconds_in_a_file_count_from_its_last_change_and_not_anew_for_a_worker_that_is_started_anew(
+    tmp_path: Path,
+) -> None:
+    file, ends = tmp_path / "notice", set[float]()
+    (tmp_path / "prepared").write_text("120")
+    os.utime(tmp_path / "prepared", (0.0, 0.0))  # what counts is when it is put there, not when it was written
+    (tmp_path / "prepared").rename(file)
+    for _ in range(2):
+        fleet = Fleet([Node("here", (), ())])
+        async with httpx.AsyncClient() as client:
+            await NoticeWatch(GpuSettings(notice_file=file), fleet, LOGGER).look(client)
+        ends.add(fleet.leaving[""][0])
+    assert ends == {file.stat().st_ctime + 120.0}
 
 
 async def test_a_worker_that_is_to_leave_by_a_date(tmp_path: Path) -> None:
