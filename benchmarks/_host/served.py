@@ -18,7 +18,7 @@ from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.workers.utilities import get_default_base_job_template_for_infrastructure_type
 
-from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, stop_on_signals, undisturbed
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 
@@ -36,15 +36,22 @@ def using(sandbox: Sandbox) -> Iterator[Sandbox]:
 
 @contextlib.contextmanager
 def served(pools: Mapping[str, str], **sandbox: Any) -> Iterator[Sandbox]:
-    """A server with work pools, which this process uses, too. At the end nothing of it is left.
+    """A server with work pools, which this process uses, too. At the end nothing of it is left, also after a signal.
 
     Args:
         pools: The type of each pool, by its name.
         sandbox: Arguments of :class:`~prefect_gpu.lab.sandbox.Sandbox`.
     """
-    with Sandbox(**sandbox) as box, using(box):
-        asyncio.run(_make_pools(pools))
-        yield box
+    stop_on_signals()
+    box = Sandbox(**sandbox)
+    try:
+        box.start_server()
+        with using(box):
+            asyncio.run(_make_pools(pools))
+            yield box
+    finally:
+        with undisturbed():
+            box.close()
 
 
 async def _make_pools(pools: Mapping[str, str]) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from prefect_gpu.demo.common import DemoError
 from prefect_gpu.demo.show import Show
-from prefect_gpu.lab.sandbox import SandboxError
+from prefect_gpu.lab.sandbox import SandboxError, stop_on_signals
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,18 +25,6 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     stop_on_signals()
     return ended_well(Show(chosen.output, trials=chosen.trials, keep=chosen.keep).run)
-
-
-def stop_on_signals() -> None:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too.
-
-    Under ``nohup``, SIGHUP stays ignored.
-    """
-    # If it comes while a connection is given back, SQLAlchemy logs all of it with its traceback, and then passes it on.
-    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _interrupt)
 
 
 def ended_well(run: Callable[[], int]) -> int:
@@ -61,10 +45,6 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return value
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Nothing here touches the user's own Prefect: the profile, the database and the s
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -16,7 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from types import FrameType
+from typing import IO, Any, NoReturn
 
 import httpx
 import psutil
@@ -357,6 +359,18 @@ class Sandbox:
         return processes_of(self.home)
 
 
+def stop_on_signals() -> None:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too.
+
+    Under ``nohup``, SIGHUP stays ignored.
+    """
+    # If it comes while a connection is given back, SQLAlchemy logs all of it with its traceback, and then passes it on.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
+
+
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Ignore Ctrl-C, requests to end and a terminal that is closed: a second one would leave something running."""
@@ -381,3 +395,7 @@ def _environ(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prefect_gpu.demo.__main__ import stop_on_signals
 from prefect_gpu.demo.common import DemoError
 from prefect_gpu.demo.show import Show
-from prefect_gpu.lab.sandbox import undisturbed
+from prefect_gpu.lab.sandbox import stop_on_signals, undisturbed
 from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
 

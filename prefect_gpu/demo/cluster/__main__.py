@@ -7,8 +7,9 @@ import ipaddress
 import sys
 from pathlib import Path
 
-from prefect_gpu.demo.__main__ import count, ended_well, stop_on_signals
+from prefect_gpu.demo.__main__ import count, ended_well
 from prefect_gpu.demo.cluster.show import ClusterShow
+from prefect_gpu.lab.sandbox import stop_on_signals
 
 _LONGEST_PREFIX = 8  # of an interface's name, which may have 15 letters
 
