@@ -24,6 +24,11 @@ _TRIM_SECONDS = 5.0
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 
 
+def repeat(label: str, line: str) -> None:
+    """Print a line of a run's output at once, also where the worker's own goes to a file or a pipe."""
+    print(line, flush=True)
+
+
 def tail_lines(path: Path, n: int = 20) -> tuple[str, ...]:
     """The last lines of a text file, oldest first, read from its end.
 

@@ -23,6 +23,7 @@ from prefect_gpu.runtime.drivers.base import Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.fork_compatibility import unlike_warm
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.launched import Started, find_or_revoke
+from prefect_gpu.runtime.drivers.output import repeat
 from prefect_gpu.runtime.drivers.warm import PATIENCE_S, Declined, Interrupted, WarmInterpreter
 
 
@@ -63,7 +64,7 @@ class ProcessDriver(Driver):
     ) -> None:
         self._warm = WarmInterpreter(preload, after_fork, logger, environ, umask, warm_patience_s) if warm else None
         self._umask = umask
-        self._echo = echo or (lambda label, line: print(line))
+        self._echo = echo or repeat
         self._logger = logger
         self._handles: set[ProcessHandle] = set()
         self._said: set[str] = set()

@@ -23,6 +23,7 @@ from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, rea
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode, node_of_engine
 from prefect_gpu.runtime.drivers.docker.probe import Discovery
 from prefect_gpu.runtime.drivers.docker.warm import Ahead, Kind, WarmContainers, may_be_warm
+from prefect_gpu.runtime.drivers.output import repeat
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -88,7 +89,7 @@ class DockerDriver(Driver):
         self._pool = containers.Pool(pool, pool_id)
         self._virtual = dict(virtual or {})
         self._stated = stated or {}
-        self._echo = echo or (lambda label, line: print(line))
+        self._echo = echo or repeat
         self._logger = logger
         self._client: DockerClient | None = None
         self._ahead = ahead

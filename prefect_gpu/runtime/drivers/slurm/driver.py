@@ -21,6 +21,7 @@ from typing import Any
 
 from prefect_gpu.runtime.disk import files
 from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
+from prefect_gpu.runtime.drivers.output import repeat
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmAway
 from prefect_gpu.runtime.drivers.slurm.handle import lost
@@ -98,7 +99,7 @@ class SlurmDriver(Driver):
             connecting=self._connecting,
             is_lent=self._runs_in_any,
             loss_of=self._loss_of,
-            echo=echo or (lambda label, line: print(line)),
+            echo=echo or repeat,
             comes_back_s=comes_back_s,
             logger=logger,
         )
