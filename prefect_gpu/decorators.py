@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
@@ -24,7 +25,7 @@ from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import get_call_parameters
 from prefect.utilities.collections import visit_collection
-from pydantic import Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_gpu.request import (
     Converged,
@@ -391,8 +392,9 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
     def _must_be_sendable(self, parameters: dict[str, Any]) -> None:
         sent = self.serialize_parameters(parameters)
         for name, value in parameters.items():
-            kind = type(value).__name__
-            if sent.get(name) == f"<{kind}>" and not isinstance(value, str):
+            parts = _parts_of(value)
+            kind = type(next(filter(_vanishes, parts), value)).__name__
+            if any(map(_vanishes, parts)) or (sent.get(name) == f"<{kind}>" and not isinstance(value, str)):
                 raise TypeError(
                     f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
                     "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
@@ -403,7 +405,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                     f"{name}: NaN and infinity cannot be sent to the pool, because they are no JSON: the run would get "
                     "None. Give a finite number, or None; or text such as 'inf', where the flow calls float() of it."
                 )
-            if _MASKED in told and any(isinstance(one, (Secret, SecretBytes, SecretStr)) for one in _parts_of(value)):
+            if _MASKED in told and any(isinstance(one, (Secret, SecretBytes, SecretStr)) for one in parts):
                 raise TypeError(
                     f"{name}: a secret cannot be sent to the pool: the run would get {_MASKED!r}. Give the name of a "
                     "block that has it, and let the flow load the block."
@@ -448,6 +450,13 @@ def _parts_of(value: Any) -> list[Any]:
 
     visit_collection(value, note)
     return found
+
+
+def _vanishes(part: Any) -> bool:
+    """Whether Prefect sends ``{}`` for it, as for functions and open files, or ``[]``, as for generators used up."""
+    if isinstance(part, BaseModel) or is_dataclass(part):
+        return False
+    return callable(part) or (isinstance(part, Iterator) and not isinstance(part, list))
 
 
 def _range_of(asked: Any) -> tuple[Any, Any]:

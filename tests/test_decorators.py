@@ -387,6 +387,9 @@ def test_futures_among_the_parameters_are_waited_for_and_what_cannot_be_sent_is_
         (SecretStr("hush"), r"the run would get '\*{10}'"),
         ([Secret(value="hush")], "Give the name of a block"),
         (threading.Lock(), "this lock cannot be sent"),
+        (lambda: 0.1, "this function cannot be sent"),  # Prefect would send {}
+        ({"deep": [partial(int, "1")]}, "this partial cannot be sent"),
+        ((rate for rate in (0.1, 0.2)), "this generator cannot be sent"),  # the check itself uses it up
     ],
     ids=lambda value: type(value).__name__,
 )
