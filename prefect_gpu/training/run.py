@@ -438,7 +438,7 @@ class TrainingRun:
             told = loss if diverged is None else diverged  # else a trial that has diverged would never be judged
             if ends := self._trial.reported(step, told, metrics, carries_on=saver.offers):
                 saver.stop(ends)
-        if checkpoint is not None and self._best is not None and loss is not None:
+        if checkpoint is not None and self._best is not None and loss is not None and not self._told.is_second():
             last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
             self._best.offer(checkpoint, loss, step, last=last)
         if self._mailbox.pending or now >= saver.due_at or saver.wish is not None:

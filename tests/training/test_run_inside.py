@@ -384,11 +384,11 @@ def test_a_second_process_saves_nothing_once_it_is_refused(controller: Any) -> N
         import time
         from prefect_gpu.training import training_run
 
-        with training_run(steps=1, checkpoint_every=1e-9) as run:
+        with training_run(steps=1, checkpoint_every=1e-9, keep_best=True) as run:
             for _ in run.steps():
                 while run._client.refused is None:
                     time.sleep(0.01)
-                run.report(checkpoint=lambda path: path.write_text("second"))
+                run.report(loss=0.0, checkpoint=lambda path: path.write_text("second"))
         """
     )
     assert result.returncode == 0 and "saves no checkpoints" in result.stderr
