@@ -48,6 +48,7 @@ def train_policy(
         common.fail(f"--out {out} is in no folder that exists: create {out.parent} first.", code=2)
     if unseen < 1:
         common.fail(f"--unseen {unseen} is too few: give at least 1.", code=2)
+    table = _table(tables)
     try:
         from prefect_gpu.papers.deepshare.learning.train import Settings
     except ImportError as error:
@@ -56,7 +57,6 @@ def train_policy(
         settings = Settings(mix, w1, seed, episodes, sets, jobs, gamma, caution)
     except ValueError as error:
         common.fail(str(error), code=2)
-    table = _table(tables)
     trained = _train(settings, table, out)
     scores = _score(trained, table, settings, unseen)
     _write(trained, out, {"scores": scores, "table": "predicted" if tables is None else "measured"})

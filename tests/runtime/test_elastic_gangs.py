@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def undisturbed() -> float:
 
 
 async def test_a_gang_grows_when_another_run_ends_makes_room_for_the_next_and_loses_no_step(pool: Pool) -> None:
-    holds = ("python", "-c", "import time; time.sleep(3600)")
+    holds = (sys.executable, "-c", "import time; time.sleep(3600)")
     pool.submit(Run("other", holds, Request(2), estimate=Estimate(service_s=3600.0)))
     hurry = begin(pool, "gang")
     await pool.until(lambda: sizes(pool, "gang")[-1:] == [1], "steps of the first instance alone")
