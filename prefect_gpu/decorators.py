@@ -393,8 +393,9 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         sent = self.serialize_parameters(parameters)
         for name, value in parameters.items():
             parts = _parts_of(value)
-            kind = type(next(filter(_vanishes, parts), value)).__name__
-            if any(map(_vanishes, parts)) or (sent.get(name) == f"<{kind}>" and not isinstance(value, str)):
+            vanishing = [part for part in parts if _vanishes(part)]
+            kind = type(vanishing[0] if vanishing else value).__name__
+            if vanishing or (sent.get(name) == f"<{kind}>" and not isinstance(value, str)):
                 raise TypeError(
                     f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
                     "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
