@@ -11,6 +11,7 @@ from prefect_gpu.scheduling.decision import Decision, names
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.preemption.give_way import GiveWay
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.state import State
@@ -38,6 +39,7 @@ class Backfill(Action):
         make_room: Stops running jobs for one that finds no place; None: nobody is stopped.
         guard: Asked before a job starts; None: whatever fits starts.
         reserve_first: Reserve for the first job that does not fit, patient or not (EASY backfilling).
+        give_way: Says who may use what is kept, because it is stopped for whom it is kept for; None: nobody is.
         why: Says why no node can hold the first of a line; see :func:`.why_not`.
     """
 
@@ -47,12 +49,13 @@ class Backfill(Action):
         guard: InterferenceGuard | None = None,
         *,
         reserve_first: bool = False,
+        give_way: GiveWay | None = None,
         why: Callable[[Decision, Line], tuple[str, Callable[[], str]]] = why_not,
     ) -> None:
         self._why = why
         self.make_room, self._guard = make_room, guard
         self.ranks_running = make_room is not None
-        self._reserve_first = reserve_first
+        self._reserve_first, self._give_way = reserve_first, give_way
 
     def act(self, decision: Decision) -> bool:
         """See the class."""
@@ -91,7 +94,7 @@ class Backfill(Action):
                 continue
             found = self._first_that_fits(decision, line, job, reservations)
             if found is None:
-                kept_from_it = _kept(reservations, job, decision)
+                kept_from_it = self._kept(reservations, job, decision)
                 if self.make_room is not None and self.make_room.start(decision, job, kept_from_it):
                     return True
                 walk.leave()
@@ -121,11 +124,16 @@ class Backfill(Action):
         decision.about = None
         return False
 
-    @staticmethod
-    def _place(decision: Decision, job: Job, reservations: Reservations) -> Placement | None:
+    def _kept(self, reservations: Reservations, job: Job, decision: Decision) -> Container[str]:
+        if not reservations:
+            return ()
+        left_alone = math.inf if self._give_way is None else self._give_way.left_alone_until(decision, job)
+        return reservations.kept_from(job, decision.now, left_alone)
+
+    def _place(self, decision: Decision, job: Job, reservations: Reservations) -> Placement | None:
         if decision.state.free_count < job.request.total_gpus and not job.request.shareable:
             return None
-        return decision.placement.place(job, decision.state, decision.sharing, _kept(reservations, job, decision))
+        return decision.placement.place(job, decision.state, decision.sharing, self._kept(reservations, job, decision))
 
     def _first_that_fits(
         self, decision: Decision, line: Line, first: Job, reservations: Reservations
@@ -154,14 +162,14 @@ class Backfill(Action):
             if reservations and decision.placement.place(job, state, decision.sharing) is not None:
                 code, reason = "reserved", f"its devices are kept for {reservations.keeper().label}"
             if job.impatient or (self._reserve_first and not reservations):
-                usable, kept = usable_now(job, state), reservations.devices()
-                devices, start = expected_start(job, state, usable, kept, decision.now)
-                reservations.keep(job, devices, start)
+                reservations.keep(self._reserve(decision, job, reservations.devices()))
         tell_line(decision, line, code, reason)
 
-
-def _kept(reservations: Reservations, job: Job, decision: Decision) -> Container[str]:
-    return reservations.kept_from(job, decision.now) if reservations else ()
+    def _reserve(self, decision: Decision, job: Job, kept: Container[str]) -> Reservation:
+        if self._give_way is not None:
+            return self._give_way.reserve(decision, job, kept)
+        state = decision.state
+        return Reservation(job, *expected_start(job, state, usable_now(job, state), kept, decision.now))
 
 
 def _words(decision: Decision, placement: Placement) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
+from itertools import chain
 from typing import NamedTuple
 
 from prefect_gpu.scheduling.model.jobs import Job
@@ -11,11 +12,29 @@ from prefect_gpu.scheduling.state.state import State
 
 
 class Reservation(NamedTuple):
-    """Devices that are kept for a job which is expected to start at that time; ``inf`` if nobody knows."""
+    """Devices that are kept for a job.
+
+    Attributes:
+        job: It waits for them.
+        devices: Whichever of them are free first, it gets.
+        start: When it is expected to start; ``inf`` if nobody knows.
+        open_until: Whoever gives way for it may use them as long as it is left alone there no longer than until then.
+            Without this, nobody gives way.
+    """
 
     job: Job
     devices: frozenset[str]
     start: float
+    open_until: float = -math.inf
+
+    def kept_from(self, ends: float, left_alone_until: float) -> bool:
+        """Whether somebody may not use the devices.
+
+        Args:
+            ends: When it would have ended there; ``inf`` if nobody knows.
+            left_alone_until: From when on it would give way; ``inf``: it would not.
+        """
+        return (self.start == math.inf or ends > self.start) and left_alone_until > self.open_until
 
 
 class Reservations:
@@ -25,30 +44,34 @@ class Reservations:
         self._kept: list[Reservation] = []
         self.any_known = False
         for one in already:
-            self.keep(*one)
+            self.keep(one)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def keep(self, job: Job, devices: frozenset[str], start: float) -> None:
-        """Keep the devices for the job, which is expected to start at that time; ``inf`` if nobody knows."""
-        if devices:
-            self._kept.append(Reservation(job, devices, start))
-            self.any_known |= start != math.inf
+    def keep(self, one: Reservation) -> None:
+        """Keep devices for one more job."""
+        if one.devices:
+            self._kept.append(one)
+            self.any_known |= one.start != math.inf
 
     def devices(self) -> frozenset[str]:
         """All devices that are kept for anybody."""
-        return frozenset().union(*(devices for _, devices, _ in self._kept))
+        return frozenset().union(*(one.devices for one in self._kept))
 
     def keeper(self) -> Job:
         """The first job that something is kept for."""
-        return self._kept[0][0]
+        return self._kept[0].job
 
-    def kept_from(self, job: Job, now: float) -> Container[str]:
-        """The devices that this job may not use: it would still be there when they are needed."""
+    def kept_from(self, job: Job, now: float, left_alone_until: float = math.inf) -> Container[str]:
+        """The devices that this job may not use: it would still be there when they are needed.
+
+        Args:
+            left_alone_until: See :meth:`Reservation.kept_from`.
+        """
         remaining_s = job.remaining_s(now)
         ends = math.inf if remaining_s is None else now + job.estimate.launching_s + remaining_s + job.estimate.saving_s
-        kept = [devices for _, devices, start in self._kept if start == math.inf or ends > start]
+        kept = [one.devices for one in self._kept if one.kept_from(ends, left_alone_until)]
         if len(kept) == 1:
             return kept[0]
         return frozenset().union(*kept)
@@ -94,3 +117,29 @@ def _expected_end(device: str, state: State, now: float, known: dict[str, float]
             known[job.id] = math.inf if remaining_s is None else now + remaining_s + job.estimate.saving_s
         end = max(end, known[job.id])
     return end
+
+
+def held_until(
+    job: Job, state: State, usable: Collection[str], kept: Container[str], end_of: Callable[[Job], float]
+) -> float:
+    """Before when a job cannot start, even if whoever gives way does: others hold too much of what it could use.
+
+    Args:
+        usable, kept: As for :func:`expected_start`.
+        end_of: When a run is gone, or gives way.
+    """
+    request, whole = job.request, frozenset(usable)
+    wanted, on_nodes = request.gpus, list[list[float]]()
+    for books in state.numbered:
+        devices = [device.id for device in books.node.devices if device.id in whole]
+        if devices:
+            on_nodes.append([_free_at(device, state, kept, end_of) for device in devices])
+    if request.spans or request.workers > 1:  # how they must lie together is left out: it could start no sooner
+        wanted, on_nodes = request.total_gpus, [list(chain.from_iterable(on_nodes))]
+    return min((sorted(ends)[wanted - 1] for ends in on_nodes if len(ends) >= wanted > 0), default=math.inf)
+
+
+def _free_at(device: str, state: State, kept: Container[str], end_of: Callable[[Job], float]) -> float:
+    if device in kept:
+        return math.inf
+    return max(map(end_of, state.occupants(device)), default=-math.inf)

@@ -30,6 +30,15 @@ def left_alone_until(job: Job, most_s: float = MOST_S) -> float:
     return job.trains_since + min(most_s, PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at))
 
 
+def left_alone_for_s(job: Job) -> float:
+    """Seconds for which one that is launched now will be left alone, as its launches take as long as is expected."""
+    launching_s = job.estimate.launching_s
+    return max(
+        min(MOST_S, max(PREPARES_S, PROTECTED_LAUNCHES * launching_s)),
+        launching_s + min(MOST_S, PROTECTED_LAUNCHES * launching_s),
+    )
+
+
 class MinimumRuntime(Reaction):
     """Looks again when a run that may be stopped is left alone no more; to be composed with :class:`.MakeRoom`."""
 

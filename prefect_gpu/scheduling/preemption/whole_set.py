@@ -10,7 +10,7 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 
 from prefect_gpu.scheduling.allocation.base import Action, why_not
-from prefect_gpu.scheduling.allocation.reservations import Reservations, expected_start
+from prefect_gpu.scheduling.allocation.reservations import Reservations
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.fair_share.ranked import rank_by_share
 from prefect_gpu.scheduling.interference.guard import contention_known
@@ -18,12 +18,12 @@ from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_of, value
 from prefect_gpu.scheduling.preemption.carry_out import carry_out
+from prefect_gpu.scheduling.preemption.give_way import GiveWay
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Spots
 from prefect_gpu.scheduling.preemption.units import Unit, credit_of, restart_s, unit_of
 from prefect_gpu.scheduling.state.endings import lasts_until
-from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Key, Line
@@ -71,7 +71,7 @@ class WholeSet(Action):
     for the actions after it, which stop nobody.
 
     While runs that are not late cannot be stopped, devices are kept for the late jobs which they keep out, as
-    :class:`.Backfill` does it.
+    :class:`.Backfill` does it. Whoever is stopped for these uses them meanwhile, see :class:`.GiveWay`.
 
     Where no running job may be stopped it does nothing. Runs that share start beside others where there is room, which
     is not decided here; one that has no room competes for a whole device. Jobs whose effect on others over the network
@@ -81,6 +81,7 @@ class WholeSet(Action):
     ranks_running = True
 
     def __init__(self) -> None:
+        self._give_way = GiveWay()
         self._version = -1
         self._pools: list[Pool] = []
         self._seen = (-1, -1)
@@ -110,7 +111,9 @@ class WholeSet(Action):
             self._pools, self._version = pools_of(state), state.version
         kept = self._kept_for_the_late(decision, lines)
         for pool in self._pools:
-            self._decide(decision, pool, lines, kept)
+            self._decide(decision, pool, lines, kept.devices())
+        if kept:
+            self._use_meanwhile(decision, lines, kept)
         self._left = _firsts(waiting, _REMEMBERED)
         for pool in self._pools:
             if len(pool.units) > 2 * len(state.running) + 64:
@@ -129,21 +132,33 @@ class WholeSet(Action):
             and (not request.shareable or decision.placement.place(line.entries[0][1], state, decision.sharing) is None)
         )
 
-    def _kept_for_the_late(self, decision: Decision, lines: Sequence[Line]) -> frozenset[str]:
+    def _use_meanwhile(self, decision: Decision, lines: Sequence[Line], kept: Reservations) -> None:
+        """Whoever gives way for those who are late competes for what is kept for them."""
+        by_devices: dict[Container[str], list[Line]] = {}
+        for line in lines:
+            job = line.entries[0][1] if line.entries else None
+            if job is None or job.late:
+                continue
+            left_alone = self._give_way.left_alone_until(decision, job)
+            if left_alone < math.inf:
+                by_devices.setdefault(kept.kept_from(job, decision.now, left_alone), []).append(line)
+        for devices, some in by_devices.items():
+            if devices != kept.devices():
+                for pool in self._pools:
+                    self._decide(decision, pool, some, devices)
+
+    def _kept_for_the_late(self, decision: Decision, lines: Sequence[Line]) -> Reservations:
         """Devices that nobody gets now, because somebody late waits for others there that cannot be stopped."""
-        state, kept = decision.state, Reservations()
-        standing = decision.standing()
+        kept, standing = Reservations(), decision.standing()
         late = [(line.entries[0][0], line) for line in lines if line.entries[0][1].late]
         if standing is not None:  # nothing is kept for those who would borrow
             late = [(key, line) for key, line in late if not standing.would_borrow(line.request)]
         if not late or not _some_cannot_stop(decision):
-            return frozenset()
+            return kept
         for _, line in heapq.nsmallest(_MOST_LATE, late, key=_entry_key):
             if not any(self._starts(decision, pool, line, kept.devices()) for pool in self._pools):
-                job = line.entries[0][1]
-                usable = usable_now(job, state)
-                kept.keep(job, *expected_start(job, state, usable, kept.devices(), decision.now))
-        return kept.devices()
+                kept.keep(self._give_way.reserve(decision, line.entries[0][1], kept.devices()))
+        return kept
 
     def _starts(self, decision: Decision, pool: Pool, line: Line, kept: Container[str]) -> bool:
         chosen = self._choose(decision, pool, [line], kept, alone=True)

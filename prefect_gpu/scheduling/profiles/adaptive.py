@@ -20,6 +20,7 @@ from prefect_gpu.scheduling.order.orders import HigherFirst, LeastService
 from prefect_gpu.scheduling.placement.by_kind import ByKind
 from prefect_gpu.scheduling.placement.keep_worth import KeepWorth
 from prefect_gpu.scheduling.placement.spread import Spread
+from prefect_gpu.scheduling.preemption.give_way import GiveWay
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.preemption.whole_set import WholeSet, why_it_waits
@@ -50,7 +51,7 @@ def adaptive() -> Profile:
             ResizeGangs(),
             When(_stay_where_they_start, Batch()),
             whole_set,
-            Backfill(MakeRoom(urgent=True), InterferenceGuard(), why=by_share(why_it_waits)),
+            Backfill(MakeRoom(urgent=True), InterferenceGuard(), give_way=GiveWay(), why=by_share(why_it_waits)),
         ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.

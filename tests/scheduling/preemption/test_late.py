@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_for_s
 from prefect_gpu.scheduling.profiles.adaptive import MOST_LATE
 from tests.scheduling.world import World, node
 from tests.support import examples
@@ -63,18 +65,58 @@ def test_one_that_turns_out_to_be_longer_than_was_thought_is_not_late_any_more()
     assert world.places.keys() == {"other"}, "the first needs far more than was thought, and is not late for that"
 
 
-def test_beside_a_run_that_may_not_be_stopped_devices_are_kept_for_who_is_late() -> None:
-    world = pool(2)
-    world.submit("firm", request=Request())
+def beside_firm(world: World, **firm: object) -> None:
+    """A run that nobody may stop has one of two devices, and one that needs both has become late."""
+    world.submit("firm", request=Request(), **firm)  # type: ignore[arg-type]
+    world.train("firm")
     world.submit("wide", request=replace(STOPS, gpus=2), service_s=500.0)
     feed(world, 1_000.0)
     assert any(name.startswith("short") for name in world.launched)
     world.wait(MOST_LATE * 3 * 500.0)
-    begun = len(world.launched)
-    feed(world, 300.0)
-    assert len(world.launched) == begun, "the other device is kept"
+    world.submit("first", request=STOPS, service_s=50.0)
+    assert world.state.jobs["wide"].late
+    world.end("first")
+
+
+def test_beside_a_run_that_may_not_be_stopped_devices_are_kept_from_those_that_may_not_either() -> None:
+    world = pool(2)
+    beside_firm(world)
+    world.submit("firm too", request=Request(), service_s=100.0)
+    world.wait(300.0)
+    assert world.places.keys() == {"firm"}, "the other device is kept"
+    assert world.state.jobs["firm too"].hold == "reserved"
     world.end("firm")
     assert world.places["wide"] == "n0 n1"
+
+
+def test_what_is_kept_for_who_is_late_does_not_idle_whoever_is_stopped_for_it_trains_there() -> None:
+    world = pool(2)
+    beside_firm(world)
+    begun = len(world.launched)
+    feed(world, 1_000.0)
+    assert len(world.launched) == begun + 10, "one after the other, beside the firm one"
+    world.submit("filler", request=STOPS, service_s=10_000.0)
+    assert world.places.keys() == {"firm", "filler"}
+    world.end("firm")
+    assert world.places["wide"] == "n0 n1"
+    said = [one.reason for one in world.instructions if isinstance(one, Preempt)]
+    assert said == ["run wide is late, and may wait no longer"]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "launching_s", "starts"), [(50, 0, False), (70, 0, True), (70, 30, False), (150, 30, True)]
+)
+def test_nobody_starts_on_kept_devices_who_would_be_left_alone_when_they_are_needed(
+    left_s: float, launching_s: float, starts: bool
+) -> None:
+    """Where stopping takes time: the run ahead is expected to go on for so many seconds yet."""
+    world = pool(2, Abilities(Preemption.GRACEFUL))
+    beside_firm(world, service_s=50_000.0)
+    firm = world.state.jobs["firm"]
+    world.wait(50_000.0 - firm.attained(world.now) - left_s)
+    world.submit("filler", request=STOPS, estimate=Estimate(5_000.0, launching_s=launching_s))
+    assert (left_alone_for_s(world.state.jobs["filler"]) <= left_s) == starts
+    assert ("filler" in world.places) == starts
 
 
 def test_newcomers_are_not_late_because_nobody_knows_how_long_they_are() -> None:
