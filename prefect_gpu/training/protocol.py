@@ -73,7 +73,8 @@ PROGRESS = "progress"  # {"step", "steps"?, "loss"?, "metrics"?, "losses": [[ste
 USAGE = "usage"  # {"cpu_fraction"? (in cores: 1.5 is one and a half), "rss_bytes"?, "rss_peak_bytes"?,
 #   "net_bytes_per_s"? (of the network namespace), "device_util"? (0..1), "device_memory_bytes"?}
 OUT_OF_MEMORY = "out_of_memory"  # {"error"}: the try that ends now had not memory enough
-CHECKPOINT = "checkpoint"  # {"step", "path", "bytes", "seconds"}, or {"step", "error"} when it could not be saved
+CHECKPOINT = "checkpoint"  # {"step", "path", "bytes", "seconds", "last"?}, or {"step", "error", "last"?} when it could
+#   not be saved; "last": true comes with the last step: the run is about to end by itself.
 
 PREPARING, TRAINING, SAVING, FINISHED = "preparing", "training", "saving", "finished"
 PHASES = (PREPARING, TRAINING, SAVING, FINISHED)
@@ -81,7 +82,8 @@ PHASES = (PREPARING, TRAINING, SAVING, FINISHED)
 # Kinds of instruction.
 OPEN_GATE = "open_gate"  # {}
 SAVE_CHECKPOINT = "checkpoint"  # {"reason"}
-#   To move or resize a run: send this, wait for its CHECKPOINT event, then end the process.
+#   To move or resize a run: send this, wait for its CHECKPOINT event, then end the process. It waits for that, for ten
+#   seconds at most, so that no step is done twice; but not after its last step.
 STOP = "stop"  # {"reason"}: save if possible, then leave steps(). The function goes on after its loop (and so
 #   uploads and completes): this is for "enough", not for "carry on elsewhere".
 USE_CPUS = "use_cpus"  # {"cpus": [0, 1]}

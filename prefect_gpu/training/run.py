@@ -442,7 +442,7 @@ class TrainingRun:
             last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
             self._best.offer(checkpoint, loss, step, last=last)
         if self._mailbox.pending or now >= saver.due_at or saver.wish is not None:
-            saver.obey(self._mailbox, checkpoint, step)
+            saver.obey(self._mailbox, checkpoint, step, last=step == self.total_steps)
         client = self._client
         if client is not None and client.asleep:
             client.wake()

@@ -13,6 +13,9 @@ from prefect_gpu.training.limits import cpus
 
 logger = logging.getLogger("prefect_gpu.training")
 
+ENDS_WITHIN_S = 10.0
+"""For so long does a training wait to be stopped, once it has saved the checkpoint that was asked for."""
+
 
 class Saver:
     """Obeys the controller's instructions inside ``report()``, in the training's thread.
@@ -85,8 +88,12 @@ class Saver:
         if not self._offered:
             self.stopped = self.asked_to_stop(mailbox)
 
-    def obey(self, mailbox: Mailbox, checkpoint: SaveCallback | None, step: int) -> None:
-        """Do what was asked, as far as this report allows it."""
+    def obey(self, mailbox: Mailbox, checkpoint: SaveCallback | None, step: int, *, last: bool = False) -> None:
+        """Do what was asked, as far as this report allows it.
+
+        Args:
+            last: Whether this was the last step: whoever asked for a checkpoint is told that it need stop nobody.
+        """
         mailbox.pending = False  # before looking, so that what comes in meanwhile is looked at next time
         if mailbox.threads is not None:
             count, mailbox.threads = mailbox.threads, None
@@ -101,16 +108,18 @@ class Saver:
             if self._is_second():
                 self._saves_to, self.due_at = None, float("inf")
             if self._saves_to is not None and (asked is not None or stop is not None or monotonic() >= self.due_at):
-                self._save(self._saves_to, checkpoint, step)
+                self._save(self._saves_to, checkpoint, step, last=last)
+                if asked is not None and not last:
+                    _wait_to_be_stopped(mailbox)
         if stop is not None and (checkpoint is not None or not self._offered):
             self.stopped = stop
         # A wish for a checkpoint, or to stop with one, stays until a report offers one.
         if mailbox.save is not None or (mailbox.stop is not None and self.stopped is None):
             mailbox.pending = True
 
-    def _save(self, store: Store, checkpoint: SaveCallback, step: int) -> None:
+    def _save(self, store: Store, checkpoint: SaveCallback, step: int, *, last: bool) -> None:
         begin = monotonic()
-        data: dict[str, Any] = {"step": step}
+        data: dict[str, Any] = {"step": step} | ({"last": True} if last else {})
         try:
             saved = store.save(checkpoint, step)
             data |= {
@@ -128,3 +137,14 @@ class Saver:
         if self._every is not None:
             self.due_at = monotonic() + self._every
         self._on_saved(data)
+
+
+def _wait_to_be_stopped(mailbox: Mailbox) -> None:
+    """Do nothing until this process is ended, as whoever asks for a checkpoint does next.
+
+    The next steps would be done again later, and whatever they tell others, too. If nobody comes, training goes on.
+    """
+    end = monotonic() + ENDS_WITHIN_S
+    while mailbox.stop is None and (left_s := end - monotonic()) > 0.0:
+        mailbox.news.clear()
+        mailbox.news.wait(left_s)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from prefect_gpu.runtime.channel import ChannelServer, new_token
-from prefect_gpu.training import numbering, protocol
+from prefect_gpu.training import numbering, protocol, saver
 from prefect_gpu.training.channel import link as link_module
 
 PATIENCE = 60.0  # a hanging test fails after this; no test waits for it to pass
@@ -139,6 +139,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test begins outside the pool."""
     for name in [name for name in os.environ if name.startswith("PREFECT_GPU_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr(saver, "ENDS_WITHIN_S", 0.05)  # nobody stops these processes
     as_another_process()
     yield
     _forget_link()

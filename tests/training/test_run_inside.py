@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Pause
 from prefect.states import Suspended
 
-from prefect_gpu.training import NonFiniteLoss, training_run
+from prefect_gpu.training import NonFiniteLoss, saver, training_run
 from prefect_gpu.training.channel import client, link
 from prefect_gpu.training.protocol import (
     CHECKPOINT,
@@ -242,6 +242,43 @@ def test_a_checkpoint_on_request_is_saved_once(pool: Any) -> None:
     with run.saving():
         pass
     assert [event["step"] for event in pool.data(CHECKPOINT)] == [5]
+
+
+def test_nothing_is_done_between_the_checkpoint_on_request_and_the_stop(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "ENDS_WITHIN_S", 60.0)
+    seen: list[int] = []
+
+    def stop() -> None:
+        pool.wait_for(lambda: pool.data(CHECKPOINT))
+        time.sleep(0.1)  # the training could do a thousand steps
+        seen.append(run.step)
+        pool.instruct(STOP)
+
+    stopper = threading.Thread(target=stop)
+    with training_run(steps=1_000_000) as run:
+        for step in run.steps():
+            if step == 2:
+                stopper.start()
+                pool.instruct(SAVE_CHECKPOINT, reason="to move")
+                until(lambda: run._mailbox.pending)
+            run.report(checkpoint=lambda path: path.write_text("x"))
+    stopper.join()
+    first, *_ = pool.data(CHECKPOINT)
+    assert seen == [first["step"]] == [3] and "last" not in first
+
+
+def test_a_checkpoint_of_the_last_step_says_that_nobody_need_be_stopped(pool: Any) -> None:
+    pool.instruct(SAVE_CHECKPOINT)
+    with training_run(steps=1) as run:
+        until(lambda: run._mailbox.pending)
+        for _ in run.steps():
+            run.report(checkpoint=lambda path: path.write_text("x"))
+    with run.saving():
+        pass
+    (event,) = pool.data(CHECKPOINT)
+    assert event["step"] == 1 and event["last"] is True
 
 
 def test_a_checkpoint_that_failed_is_told_to_who_asked(pool: Any) -> None:

@@ -19,8 +19,9 @@ _NEEDS_NO_STOP = (protocol.SAVING, protocol.FINISHED)  # it gives its devices ba
 class Eviction(Follower):
     """Evicts runs.
 
-    A run that trains is asked for a checkpoint and stopped when that is written; whatever it does between the two is
-    done again. One that only prepares is stopped at once, and one that saves is left alone: it is about to end.
+    A run that trains is asked for a checkpoint and stopped when that is written; it does nothing between the two. One
+    that only prepares is stopped at once, and one that saves, or has just done its last step, is left alone: it is
+    about to end.
 
     Args:
         channel: Reaches the runs.
@@ -73,6 +74,8 @@ class Eviction(Follower):
         if not (again or kind == protocol.CHECKPOINT):
             return ()
         if launch.eviction is None or launch.handle is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
+            return ()
+        if data.get("last") and not again:
             return ()
         error = data.get("error")
         if error:
