@@ -188,8 +188,11 @@ class TrainingRun:
         self._told.ended(error)
 
     def _done_in_spite_of_a_suspension(self) -> None:
-        """Keep Prefect's engine from dropping the result of a run that was done before its suspension was refused."""
-        if os.environ.get(ENV_STAYS) == "1":
+        """Keep Prefect's engine from dropping the result of a run that was done before its suspension came to anything.
+
+        The pool would have refused it, or would have stopped the run at a step: whoever has left its loop is done.
+        """
+        if self.step > 0 or os.environ.get(ENV_STAYS) == "1":
             self._mailbox.go_on()
 
     def ready(self) -> None:

@@ -106,6 +106,26 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
     assert (await pool.read(run)).labels["prefect-gpu.took"] == "", "should it be tried again, that is no part of it"
 
 
+async def test_a_run_that_is_suspended_in_its_last_step_completes_and_does_nothing_twice(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    pool.start_worker(virtual_devices="1")
+    trace = tmp_path / "trace"
+    run = await pool.submit("carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=1, step_s=4.0)
+
+    async def trains() -> bool:
+        return len(steps_of(trace)) == 1
+
+    await eventually(trains, "its only step")
+    await asuspend_flow_run(flow_run_id=run)
+    state = await pool.until(run, "Completed")
+    assert state.is_completed() and "Suspended" in await pool.names(run)
+    assert steps_of(trace) == [0] and result_of(trace) == undisturbed(1)
+    assert (await pool.read(run)).run_count == 1
+    [row] = await pool.rows([run])
+    assert row.outcome == "completed"
+
+
 async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool, tmp_path: Path) -> None:
     notice = tmp_path / "notice"
     pool.start_worker(virtual_devices="2", notice_file=str(notice)).wait_for_output("Watch the pool at")

@@ -504,12 +504,13 @@ def test_a_process_forked_from_a_warm_interpreter_is_a_run_like_any_other(contro
     assert controller.phases == ["preparing", "training", "saving", "finished"]
 
 
+@pytest.mark.parametrize("stays", ["", "1"])
 @pytest.mark.parametrize("in_saving", [False, True])
-def test_a_run_that_is_done_before_its_suspension_is_refused_keeps_its_result(
-    in_saving: bool, pool: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_is_done_before_its_suspension_comes_to_anything_keeps_its_result(
+    in_saving: bool, stays: str, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prefect's engine would end it as suspended, and drop what it returns: resumed, it did all its work again."""
-    monkeypatch.setenv(ENV_STAYS, "1")
+    """Prefect's engine would end it as suspended, and drop what it returns: resumed, it did its work again."""
+    monkeypatch.setenv(ENV_STAYS, stays)
     request = FlowRunSuspensionRequest()
     with FlowRunContext.model_construct(flow_run_suspension_request=request):
         with training_run(steps=1) as run:
@@ -523,7 +524,7 @@ def test_a_run_that_is_done_before_its_suspension_is_refused_keeps_its_result(
     request.raise_if_requested()
 
 
-def test_a_run_that_fails_or_may_be_stopped_stays_suspended(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_or_has_done_no_step_stays_suspended(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     request = FlowRunSuspensionRequest()
     with FlowRunContext.model_construct(flow_run_suspension_request=request):
         with training_run(steps=1):

@@ -160,6 +160,10 @@ class Standing:
         """Whether a waiting job would have more than its owner is to have now."""
         return self._kind_of_next(request) == BORROWED
 
+    def is_guaranteed(self, request: Request) -> bool:
+        """Whether what a waiting job would have more is guaranteed to its owner."""
+        return self._kind_of_next(request) == GUARANTEED
+
     def _kind_of_next(self, request: Request) -> int:
         return self.kind_of(request.owner, self.has.get(request.owner, 0.0) + request.total_gpus)
 

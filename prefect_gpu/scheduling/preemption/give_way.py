@@ -10,6 +10,7 @@ from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_for_s, left_alone_until
+from prefect_gpu.scheduling.preemption.units import credit_of, is_spared
 from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.lengths import expected_left
 
@@ -29,12 +30,14 @@ class GiveWay:
             kept: Devices that are kept for jobs before it.
         """
         state, now = decision.state, decision.now
-        graceful = decision.abilities.preemption is Preemption.GRACEFUL
+        graceful, shares = decision.abilities.preemption is Preemption.GRACEFUL, state.quotas.shares is not None
 
         def end_of(run: Job) -> float:
-            if run.status is not Status.SAVING and decision.may_stop(run):
+            left_s = expected_left(run, now, state.learned.lengths)[0]
+            spared = run.stops and not shares and is_spared(credit_of(run, now), left_s)
+            if run.status is not Status.SAVING and decision.may_stop(run) and not spared:
                 return left_alone_until(run) if graceful else now
-            return now + expected_left(run, now, state.learned.lengths)[0] + run.estimate.saving_s
+            return now + left_s + run.estimate.saving_s
 
         usable = usable_now(job, state)
         devices, start = expected_start(job, state, usable, kept, now)
@@ -46,7 +49,7 @@ class GiveWay:
         if decision.abilities.preemption is Preemption.NONE or not decision.can_stop(job):
             return math.inf
         standing = decision.standing()
-        if standing is not None and not standing.would_borrow(job.request):  # it is its owner's turn
+        if standing is not None and standing.is_guaranteed(job.request):  # it is stopped for nobody
             return math.inf
         if decision.abilities.preemption is Preemption.INSTANT:
             return decision.now

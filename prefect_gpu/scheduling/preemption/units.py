@@ -90,3 +90,14 @@ def credit_of(job: Job, now: float) -> tuple[float, float]:
     if unpaid <= 0.0:
         return STAYS * cost_s, 0.0
     return STAYS * cost_s * 2.0 ** min(unpaid, _MOST_DOUBLINGS), unpaid
+
+
+def is_spared(credit: tuple[float, float], left_s: float) -> bool:
+    """Whether a job that was stopped before has so little left that it is not stopped again.
+
+    Args:
+        credit: See :func:`credit_of`.
+        left_s: Seconds that it is expected to need yet.
+    """
+    credit_s, unpaid = credit
+    return unpaid > 0.0 and left_s <= credit_s

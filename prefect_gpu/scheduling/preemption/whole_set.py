@@ -22,7 +22,7 @@ from prefect_gpu.scheduling.preemption.give_way import GiveWay
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Spots
-from prefect_gpu.scheduling.preemption.units import Unit, credit_of, restart_s, unit_of
+from prefect_gpu.scheduling.preemption.units import Unit, credit_of, is_spared, restart_s, unit_of
 from prefect_gpu.scheduling.state.endings import lasts_until
 from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.state import State
@@ -314,9 +314,10 @@ class WholeSet(Action):
                 if not certain:
                     self._again_at = now  # what is expected of it changes while it runs
                 if one.stops:
-                    credit_s, unpaid = credit_of(one, now)
-                    if unpaid > 0.0 and left_s <= credit_s and not shares:
+                    credit = credit_of(one, now)
+                    if is_spared(credit, left_s) and not shares:
                         break
+                    credit_s = credit[0]
                 else:
                     credit_s = STAYS * restart_s(one)
                 worth += value(unit.width, left_s - credit_s)
