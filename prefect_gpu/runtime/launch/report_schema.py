@@ -148,5 +148,6 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "bytes": _BYTES,
         "seconds": _RATE,
         "error": _text,
+        "last": _flag,
     },
 }

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.instructions import Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.shares import Shares
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_for_s
 from prefect_gpu.scheduling.profiles.adaptive import MOST_LATE
 from tests.scheduling.world import World, node
@@ -101,6 +103,16 @@ def test_what_is_kept_for_who_is_late_does_not_idle_whoever_is_stopped_for_it_tr
     assert world.places["wide"] == "n0 n1"
     said = [one.reason for one in world.instructions if isinstance(one, Preempt)]
     assert said == ["run wide is late, and may wait no longer"]
+
+
+def test_where_owners_have_shares_what_is_kept_does_not_idle_either() -> None:
+    world = pool(2)
+    world.handle(ev.QuotasChanged(Quotas(shares=Shares(600.0))))
+    beside_firm(world)
+    world.submit("filler", request=STOPS, service_s=10_000.0)
+    assert world.places.keys() == {"firm", "filler"}
+    world.end("firm")
+    assert world.places["wide"] == "n0 n1"
 
 
 @pytest.mark.parametrize(
