@@ -39,7 +39,7 @@ class Backfill(Action):
         make_room: Stops running jobs for one that finds no place; None: nobody is stopped.
         guard: Asked before a job starts; None: whatever fits starts.
         reserve_first: Reserve for the first job that does not fit, patient or not (EASY backfilling).
-        give_way: Says who may use what is kept, because it is stopped for whom it is kept for; None: nobody is.
+        give_way: Says who may use what is kept for another: whoever would be stopped for it. None: nobody may.
         why: Says why no node can hold the first of a line; see :func:`.why_not`.
     """
 

@@ -17,9 +17,9 @@ class Reservation(NamedTuple):
     Attributes:
         job: It waits for them.
         devices: Whichever of them are free first, it gets.
-        start: When it is expected to start; ``inf`` if nobody knows.
-        open_until: Whoever gives way for it may use them as long as it is left alone there no longer than until then.
-            Without this, nobody gives way.
+        start: It is expected to start then; ``inf`` if nobody knows.
+        open_until: Others hold it up until then. Whoever can be stopped for it by then may use the devices; ``-inf``:
+            nobody is stopped for it.
     """
 
     job: Job
@@ -94,12 +94,16 @@ def expected_start(
     if request.spans or request.workers > 1 or request.gpus == 0:
         return whole, math.inf
     best: tuple[float, int] | None = None
-    ends: dict[str, float] = {}
+
+    def end_of(run: Job) -> float:
+        remaining_s = run.remaining_s(now)
+        return math.inf if remaining_s is None else now + remaining_s + run.estimate.saving_s
+
     for books in state.numbered:
         on_node = [device.id for device in books.node.devices if device.id in whole]
         if len(on_node) < request.gpus:
             continue
-        moments = sorted(math.inf if device in kept else _expected_end(device, state, now, ends) for device in on_node)
+        moments = sorted(_free_at(device, state, kept, end_of, idle=now) for device in on_node)
         start = moments[request.gpus - 1]
         if best is None or start < best[0]:
             best = (start, books.number)
@@ -107,16 +111,6 @@ def expected_start(
         return whole, math.inf
     node = state.numbered[best[1]].node
     return frozenset(device.id for device in node.devices if device.id in whole), best[0]
-
-
-def _expected_end(device: str, state: State, now: float, known: dict[str, float]) -> float:
-    end = now
-    for job in state.occupants(device):
-        if job.id not in known:
-            remaining_s = job.remaining_s(now)
-            known[job.id] = math.inf if remaining_s is None else now + remaining_s + job.estimate.saving_s
-        end = max(end, known[job.id])
-    return end
 
 
 def held_until(
@@ -133,13 +127,12 @@ def held_until(
     for books in state.numbered:
         devices = [device.id for device in books.node.devices if device.id in whole]
         if devices:
-            on_nodes.append([_free_at(device, state, kept, end_of) for device in devices])
+            on_nodes.append([_free_at(device, state, kept, end_of, idle=-math.inf) for device in devices])
     if request.spans or request.workers > 1:  # how they must lie together is left out: it could start no sooner
         wanted, on_nodes = request.total_gpus, [list(chain.from_iterable(on_nodes))]
     return min((sorted(ends)[wanted - 1] for ends in on_nodes if len(ends) >= wanted > 0), default=math.inf)
 
 
-def _free_at(device: str, state: State, kept: Container[str], end_of: Callable[[Job], float]) -> float:
-    if device in kept:
-        return math.inf
-    return max(map(end_of, state.occupants(device)), default=-math.inf)
+def _free_at(device: str, state: State, kept: Container[str], end_of: Callable[[Job], float], *, idle: float) -> float:
+    """When a device has nobody on it any more; ``idle`` if nobody is, and never if it is kept for others."""
+    return math.inf if device in kept else max(map(end_of, state.occupants(device)), default=idle)
