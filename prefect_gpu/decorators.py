@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 import anyio
-from prefect import Flow
+from prefect import Flow, get_client
 from prefect.exceptions import ObjectNotFound
+from prefect.filesystems import LocalFileSystem, WritableFileSystem
 from prefect.flows import InfrastructureBoundFlow
 from prefect.futures import PrefectFlowRunFuture, resolve_futures_to_results
 from prefect.logging import get_logger
+from prefect.results import get_result_store, resolve_result_storage
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import get_call_parameters
 from prefect.utilities.collections import visit_collection
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
+from prefect_gpu.prefect_client import ask_again_soon, one_client
 from prefect_gpu.request import (
     Converged,
     DeadlineKind,
@@ -287,7 +290,8 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
         args, kwargs = resolve_futures_to_results((args, kwargs))
         self._must_be_sendable(get_call_parameters(self.fn, args, kwargs))
-        return super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
+        with one_client():
+            return super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
 
     def ready(self) -> GpuFlow[P, R]:
         """A copy that has looked at its pool. Many runs of it can be submitted, and the pool is asked for once.
@@ -295,16 +299,22 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         Raises:
             ValueError: There is no such pool. The message says how to make it.
         """
-        from prefect_gpu.bundles.storage import launcher_for, read_ready_pool
+        from prefect_gpu.bundles.storage import launcher_for, read_pool_to_submit_to
 
         if self._ready:
             return self
-        work_pool = run_coro_as_sync(read_ready_pool(self.work_pool))
-        assert work_pool is not None
+        work_pool = read_pool_to_submit_to(self.work_pool)
         self._warn_of_unknown_variables(work_pool)
         _say_if_nothing_starts(work_pool)
         found = copy(self)
-        found.launcher = self.launcher or launcher_for(work_pool.storage_configuration)
+        storage = work_pool.storage_configuration
+        results = storage.default_result_storage_block_id
+        found.launcher = self.launcher or launcher_for(storage)
+        if self.result_storage is None and results is not None and not _results_go_elsewhere():
+            # What Prefect does for each run, by making the flow anew.
+            block = resolve_result_storage(results, _sync=True)  # type: ignore[call-arg]
+            found.result_storage = cast(WritableFileSystem, block)
+            found.persist_result = True
         found._ready = True
         return found
 
@@ -331,11 +341,14 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
     async def _start(self, parameters: dict[str, Any]) -> PrefectFlowRunFuture[R]:
         from prefect.deployments import arun_deployment
 
+        name = f"{self.name}/{self.work_pool}"
         try:
-            # With a key of its own: Prefect's client asks again where no answer came, and would start it a second time.
-            run = await arun_deployment(
-                f"{self.name}/{self.work_pool}", parameters=parameters, timeout=0, idempotency_key=str(uuid4())
-            )
+            async with get_client() as client:
+                ask_again_soon(client)
+                # With a key of its own: Prefect's client asks again where no answer came, and would start it twice.
+                run = await arun_deployment(
+                    name, client=client, parameters=parameters, timeout=0, idempotency_key=str(uuid4())
+                )
         except ObjectNotFound:
             return await anyio.to_thread.run_sync(partial(self.submit, **parameters))  # type: ignore[arg-type]
         return PrefectFlowRunFuture(flow_run_id=run.id)
@@ -422,6 +435,12 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                 ", ".join(map(repr, unknown)),
                 self.name,
             )
+
+
+def _results_go_elsewhere() -> bool:
+    """Whether the flow that submits keeps its results where others can read them; then this run's go there, too."""
+    storage = get_result_store().result_storage
+    return storage is not None and not isinstance(storage, LocalFileSystem)
 
 
 def _say_if_nothing_starts(work_pool: WorkPool) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,11 +16,14 @@ from prefect.client.schemas.objects import WorkPool, WorkPoolStorageConfiguratio
 from prefect.exceptions import ObjectNotFound
 from prefect.filesystems import LocalFileSystem
 from prefect.settings import get_current_settings
+from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.slugify import slugify
 
+from prefect_gpu.prefect_client import NoServerError, one_client
 from prefect_gpu.settings import GpuSettings
 
 if TYPE_CHECKING:
+    from prefect.bundles import BundleLauncherOverride
     from prefect.client.orchestration import PrefectClient
 
 UPLOAD_STEP = "prefect_gpu.bundles.upload"
@@ -40,7 +43,7 @@ def _absolute(path: str | Path) -> str:
     return os.path.abspath(Path(path).expanduser())
 
 
-def launcher_for(storage: WorkPoolStorageConfiguration) -> dict[str, list[str]] | None:
+def launcher_for(storage: WorkPoolStorageConfiguration) -> BundleLauncherOverride | None:
     """What a flow submitted from here should name as its launcher, if the pool keeps bundles in a local folder.
 
     This very interpreter, on both sides: it has the flow's packages, and a bundle only opens in the version of
@@ -108,49 +111,75 @@ async def read_ready_pool(name: str) -> WorkPool:
 
     Raises:
         ValueError: There is no such pool, it is of another type, or it has no storage. The message says what to do.
-        httpx.ConnectError: No server answers. Likewise.
+        NoServerError: No server answers. Likewise.
     """
     async with get_client() as client:
         try:
             work_pool = await client.read_work_pool(name)
-        except httpx.ConnectError as error:  # "All connection attempts failed" is all that it says
-            raise httpx.ConnectError(
-                f"No Prefect server answers at {get_current_settings().api.url} ({error}). Start it, or say where it "
-                "is: `prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
-            ) from error
+        except httpx.ConnectError as error:
+            raise NoServerError(error) from error
         except ObjectNotFound as error:
-            raise ValueError(
-                f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."
-            ) from error
-        if work_pool.type != "gpu":
-            raise ValueError(
-                f"The work pool {name!r} is of the type {work_pool.type!r}, which grants no GPUs. Name another one, or "
-                "make one: `prefect work-pool create NAME --type gpu`."
-            )
+            raise _no_pool(name) from error
+        _must_grant_gpus(work_pool)
         folder = folder_of_all(GpuSettings())
         if folder is not None:
             work_pool = await ensure_bundle_storage(client, work_pool, folder)
-        storage = work_pool.storage_configuration
-        steps = [step is not None for step in (storage.bundle_upload_step, storage.bundle_execution_step)]
-        if all(steps):
-            closed = closed_folder(storage)
-            if closed is not None:
-                raise ValueError(
-                    f"The work pool {name!r} keeps flows that are submitted without a deployment in {closed}, where "
-                    "this user may not write. Submit as the user of its worker, or let this user write there. Or use "
-                    "S3, `prefect work-pool storage configure s3 --help`; or a deployment."
-                )
-            return work_pool
-        if any(steps):
-            raise ValueError(
-                f"The work pool {name!r} has only a part of a storage for flows that are submitted without a "
-                "deployment. Configure all of it: `prefect work-pool storage configure s3 --help`."
-            )
+    _must_have_storage(work_pool)
+    return work_pool
+
+
+def read_pool_to_submit_to(name: str) -> WorkPool:
+    """The same, for who asks with one client (:func:`~prefect_gpu.prefect_client.one_client`).
+
+    Raises:
+        ValueError, NoServerError: As :func:`read_ready_pool`.
+    """
+    with one_client() as client:
+        try:
+            work_pool = client.read_work_pool(name)
+        except ObjectNotFound as error:
+            raise _no_pool(name) from error
+    storage = work_pool.storage_configuration
+    if storage.bundle_upload_step is None and storage.bundle_execution_step is None:
+        return cast(WorkPool, run_coro_as_sync(read_ready_pool(name)))
+    _must_grant_gpus(work_pool)
+    _must_have_storage(work_pool)
+    return work_pool
+
+
+def _no_pool(name: str) -> ValueError:
+    return ValueError(f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`.")
+
+
+def _must_grant_gpus(work_pool: WorkPool) -> None:
+    if work_pool.type != "gpu":
+        raise ValueError(
+            f"The work pool {work_pool.name!r} is of the type {work_pool.type!r}, which grants no GPUs. Name another "
+            "one, or make one: `prefect work-pool create NAME --type gpu`."
+        )
+
+
+def _must_have_storage(work_pool: WorkPool) -> None:
+    storage, name = work_pool.storage_configuration, work_pool.name
+    steps = [step is not None for step in (storage.bundle_upload_step, storage.bundle_execution_step)]
+    if not any(steps):
         raise ValueError(
             f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and Prefect's "
             f"server, {get_current_settings().api.url}, is on another machine. Name a folder that you, the worker and "
             "its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or "
             "use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+        )
+    if not all(steps):
+        raise ValueError(
+            f"The work pool {name!r} has only a part of a storage for flows that are submitted without a "
+            "deployment. Configure all of it: `prefect work-pool storage configure s3 --help`."
+        )
+    closed = closed_folder(storage)
+    if closed is not None:
+        raise ValueError(
+            f"The work pool {name!r} keeps flows that are submitted without a deployment in {closed}, where "
+            "this user may not write. Submit as the user of its worker, or let this user write there. Or use "
+            "S3, `prefect work-pool storage configure s3 --help`; or a deployment."
         )
 
 

@@ -16,11 +16,11 @@ import optuna
 from optuna.exceptions import OptunaError
 from optuna.trial import FrozenTrial, Trial, TrialState
 from prefect.client.schemas.objects import FlowRun
-from prefect.context import SyncClientContext
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_gpu.decorators import GpuFlow
+from prefect_gpu.prefect_client import one_client
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
@@ -70,7 +70,7 @@ class Search:
 
     def run(self, trials: int, parallel: int, timeout: float | None) -> None:
         """Until so many trials are over, or the time is."""
-        with SyncClientContext.get_or_create():  # one client for all questions: to make one takes longer than to ask
+        with one_client():
             self._run(trials, parallel, timeout)
 
     def _run(self, trials: int, parallel: int, timeout: float | None) -> None:

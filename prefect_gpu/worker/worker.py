@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from prefect_gpu.extras import MissingExtra, must_have
 from prefect_gpu.links import DOCUMENTATION, LOGO_OF_PROCESSES
+from prefect_gpu.prefect_client import ask_again_soon
 from prefect_gpu.runtime.disk.private import close_to_others
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.units import plural
@@ -32,7 +33,6 @@ from prefect_gpu.worker.queue.adhoc import submit_adhoc_run
 from prefect_gpu.worker.server.answers import believe_only_prefect
 from prefect_gpu.worker.server.asking import NO_ANSWERS
 from prefect_gpu.worker.server.compatible import must_fit
-from prefect_gpu.worker.server.locked_database import ask_again_soon
 
 if TYPE_CHECKING:
     from prefect import Flow

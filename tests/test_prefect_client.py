@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from prefect.client.orchestration import PrefectClient
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED, temporary_settings
 
-from prefect_gpu.worker.server.locked_database import AGAIN_S, LABELS_AGAIN_S, ask_again_soon
+from prefect_gpu.prefect_client import AGAIN_S, LABELS_AGAIN_S, ask_again_soon, one_client
 
 LOCKED = {"exception_message": "Service Unavailable"}
 
@@ -26,6 +27,7 @@ def waited_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         await sleep(0)
 
     monkeypatch.setattr("prefect.client.base.anyio.sleep", at_once)
+    monkeypatch.setattr("prefect.client.base.time.sleep", waited.append)
     return waited
 
 
@@ -37,6 +39,36 @@ async def asked(*answers: httpx.Response, what: str = "") -> httpx.Response:
         client._client.enable_csrf_support = False  # else its token is what is asked for first
         ask_again_soon(client)
         return await client._client.patch(f"/flow_runs/{uuid4()}{what}", json={"a": 1})
+
+
+def asked_by_one_client(*answers: httpx.Response) -> httpx.Response:
+    """The same, by a client that does not await, as submissions and sweeps have it."""
+    left = [*answers]
+    transport = httpx.MockTransport(lambda request: left.pop(0))
+    with SyncPrefectClient("http://prefect/api", httpx_settings={"transport": transport}) as client:
+        client._client.enable_csrf_support = False
+        ask_again_soon(client)
+        ask_again_soon(client)  # as nested calls do
+        return client._client.patch(f"/flow_runs/{uuid4()}", json={"a": 1})
+
+
+def test_one_client_asks_a_locked_database_again_soon(waited_s: list[float]) -> None:
+    answer = asked_by_one_client(*(httpx.Response(503, json=LOCKED) for _ in range(3)), httpx.Response(204))
+    assert answer.status_code == 204 and len(waited_s) == 3
+    assert all(soon <= waited <= 1.5 * soon for soon, waited in zip(AGAIN_S, waited_s, strict=False))
+
+
+def test_one_client_gives_a_gateway_time(waited_s: list[float]) -> None:
+    asked_by_one_client(httpx.Response(503, text="Bad gateway"), httpx.Response(204))
+    assert len(waited_s) == 1 and waited_s[0] >= 1.0
+
+
+def test_prefect_itself_uses_the_one_client() -> None:
+    with temporary_settings(
+        {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False}
+    ):
+        with one_client() as client, one_client() as again, get_client(sync_client=True) as prefects:
+            assert client is again is prefects
 
 
 @pytest.mark.parametrize(("what", "pauses"), [("", AGAIN_S), ("/labels", LABELS_AGAIN_S)])

@@ -1,0 +1,95 @@
+"""How Prefect is asked: by one client, soon again where its database is locked, and who is told if nobody answers.
+
+Prefect's server on SQLite has its database locked for a moment now and then. It answers 503 at once to a request that
+reads before it writes, if another one has written in between. To make a flow run is such a request. Prefect's client
+asks again after two seconds and then four. Meanwhile a user waits for an answer, or a device for its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient
+from prefect.context import SyncClientContext
+from prefect.settings import get_current_settings
+
+AGAIN_S = (0.05, 0.2, 0.4, 0.8, 1.6, 12.0)
+"""After so many seconds it is asked again, time after time, where Prefect's client would take 2, 4, 8 and so on."""
+LABELS_AGAIN_S = (0.02, 0.05, 0.1, 0.25, 0.5)
+"""The same for labels. The server reads them before it writes them, and others often write in between where runs start.
+
+A user is told of a promise once its label is there. A caller that needs the label asks on (:meth:`.Asking.persist`).
+"""
+
+_AGAIN_AFTER = "Retry-After"  # which Prefect's client heeds
+_REFUSED = "prefect_gpu.locked"
+_OF_PREFECT = {"exception_message": "Service Unavailable"}  # a gateway says something else, and is given time
+
+
+def ask_again_soon(client: PrefectClient | SyncPrefectClient) -> None:
+    """Let this client's requests wait for a locked database not much longer than it is locked."""
+    hooks = client._client.event_hooks["response"]
+    hook = _say_when if isinstance(client, SyncPrefectClient) else _say_when_async
+    if hook not in hooks:
+        hooks.append(hook)
+
+
+class NoServerError(httpx.ConnectError):
+    """Nobody answers where Prefect's server should be. The message says what to do."""
+
+    def __init__(self, error: httpx.ConnectError) -> None:
+        super().__init__(  # "All connection attempts failed" is all that it says
+            f"No Prefect server answers at {get_current_settings().api.url} ({error}). Start it, or say where it is: "
+            "`prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
+        )
+
+
+@contextmanager
+def one_client() -> Iterator[SyncPrefectClient]:
+    """One client for all that is asked inside, also by Prefect itself; to make one takes longer than to ask.
+
+    Raises:
+        NoServerError: Nobody answers.
+    """
+    try:
+        with SyncClientContext.get_or_create() as context:
+            ask_again_soon(context.client)
+            yield context.client
+    except NoServerError:
+        raise
+    except httpx.ConnectError as error:
+        raise NoServerError(error) from error
+    except RuntimeError as error:  # Prefect's, as it could not ask for the server's version first
+        if isinstance(error.__cause__, httpx.ConnectError):
+            raise NoServerError(error.__cause__) from error
+        raise
+
+
+def _say_when(response: httpx.Response) -> None:
+    if _may_be_locked(response):
+        response.read()
+        _answer_in_time(response)
+
+
+async def _say_when_async(response: httpx.Response) -> None:
+    if _may_be_locked(response):
+        await response.aread()
+        _answer_in_time(response)
+
+
+def _may_be_locked(response: httpx.Response) -> bool:
+    return response.status_code == httpx.codes.SERVICE_UNAVAILABLE and _AGAIN_AFTER not in response.headers
+
+
+def _answer_in_time(response: httpx.Response) -> None:
+    try:
+        is_prefects = response.json() == _OF_PREFECT
+    except ValueError:
+        return
+    tries = response.request.extensions.get(_REFUSED, 0)
+    pauses = LABELS_AGAIN_S if response.request.url.path.endswith("/labels") else AGAIN_S
+    if is_prefects and tries < len(pauses):
+        response.request.extensions[_REFUSED] = tries + 1  # Prefect's client sends the same request again
+        response.headers[_AGAIN_AFTER] = str(pauses[tries])
