@@ -13,6 +13,8 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import Flow, FlowRun, WorkPool
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.base import BaseJobConfiguration
 from pydantic import ValidationError
 
 from prefect_gpu.request import GpuRequest, explain
@@ -277,3 +279,13 @@ def test_deadlines_and_limits() -> None:
     }.items():
         with pytest.raises(BadRequestError, match=words):
             read_request(a_run(**dict([wrong])), None, pool)
+
+
+def test_prefects_settings_are_written_once_and_anew_where_they_are_others() -> None:
+    first = GpuJobConfiguration._base_environment()
+    assert first == BaseJobConfiguration._base_environment()
+    first["PREFECT_API_URL"] = "spoilt by who got it"
+    assert GpuJobConfiguration._base_environment() == BaseJobConfiguration._base_environment()
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert GpuJobConfiguration._base_environment()["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
+    assert GpuJobConfiguration._base_environment() == BaseJobConfiguration._base_environment()

@@ -22,6 +22,7 @@ _PRIVATE = (
     "prefect.runner._control_channel:ControlChannel.register",
     "prefect.runner._control_channel:ControlChannel.signal",
     "prefect.runner._control_channel:ControlChannel.unregister",
+    "prefect.workers.base:BaseJobConfiguration._base_environment",
     "prefect.workers.base:BaseWorker._setup_cancellation_observer",
     "prefect.workers.base:BaseWorker._submit_adhoc_run",
 )
