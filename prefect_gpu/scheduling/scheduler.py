@@ -375,9 +375,15 @@ class Scheduler:
             job.asked_shares = known.asked_shares
         job.story.append((now, f"found running on {names(event.placement.all_devices)} and adopted"))
         status = event.status if event.status in _PHASES else Status.LAUNCHING
-        # Whoever it was prepared behind may be gone by now, or may have begun to save: then its gate is open.
+        # Whoever it was prepared behind may be gone by now, or may have begun to save: then its gate is open. Or others
+        # train there: to wait for that one would be in vain.
         ahead = self.state.running.get(event.behind or "")
-        waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
+        waits = (
+            ahead is not None
+            and ahead.status is not Status.SAVING
+            and self.state.successor(ahead.id) is None
+            and self.state.is_free_after(ahead, event.request, event.placement)
+        )
         behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
         job.opened = event.opened
         if event.request.deadline_at is not None:

@@ -195,6 +195,17 @@ def test_an_adopted_job_that_takes_too_much_is_a_fact_also_once_its_gate_opens()
     assert world.places == {"b": "n0"}
 
 
+def test_an_adopted_job_does_not_wait_for_who_has_other_devices_by_now() -> None:
+    world = World(node("n", 8, 8))
+    world.adopt("elsewhere", Placement("n", ("n1",), (0,), 8 * GIB))
+    world.adopt("there", Placement("n", ("n0",), (1,), 8 * GIB))
+    place = Placement("n", ("n0",), (2,), 8 * GIB)
+    world.handle(ev.JobAdopted("b", Request(), "q", 0.0, place, Status.WAITING, behind="elsewhere"))
+    assert world.state.jobs["b"].behind is None
+    world.end("elsewhere")  # the world checks the books after each event
+    assert world.places == {"there": "n0", "b": "n0"}
+
+
 # -- late, repeated and impossible events -------------------------------------------------------------------------
 
 _PLACE = Placement("n", ("n1",), (0,), 8 * GIB)

@@ -234,6 +234,16 @@ class State(DeviceBooks):
         if job.placement is not None:
             self._overfilled |= {id_ for id_ in job.placement.all_devices if self._conflict(id_)}
 
+    def is_free_after(self, ahead: Job, request: Request, placement: Placement) -> bool:
+        """Whether a job may have these devices once another one trains there no more."""
+        for id_ in placement.all_devices:
+            others, device = [job for job in self._in_front(id_) if job is not ahead], self._devices.get(id_)
+            taken = sum(_bytes_on(job, id_) for job in others) + _bytes_of(placement, id_)
+            too_much = device is not None and taken > device.memory_bytes
+            if others and (too_much or not all(one.shareable for one in (request, *(job.request for job in others)))):
+                return False
+        return True
+
     def take_alone(self, job: Job) -> None:
         """A running job needs the whole of its devices from now on: nobody joins it, whoever is there stays."""
         placement = job.placement
@@ -413,17 +423,22 @@ class State(DeviceBooks):
 
     def _conflict(self, device_id: str) -> str | None:
         """Why the jobs on a device cannot be there together, or None: those that train, or may at any moment."""
-        jobs, device = self.occupants(device_id), self._devices.get(device_id)
-        in_front = [job for job in jobs if job.behind is None and job.status is not Status.SAVING]
+        device, in_front = self._devices.get(device_id), self._in_front(device_id)
         if device is not None and sum(_bytes_on(job, device_id) for job in in_front) > device.memory_bytes:
             return "granted beyond its memory"
         if len(in_front) > 1 and not all(job.request.shareable for job in in_front):
             return "shared against a run's wish"
         return None
 
+    def _in_front(self, device_id: str) -> list[Job]:
+        return [job for job in self.occupants(device_id) if job.behind is None and job.status is not Status.SAVING]
+
 
 def _bytes_on(job: Job, device_id: str) -> int:
-    placement = job.placement
-    if placement is None or not placement.others:
-        return placement.memory_bytes if placement is not None else 0
+    return _bytes_of(job.placement, device_id) if job.placement is not None else 0
+
+
+def _bytes_of(placement: Placement, device_id: str) -> int:
+    if not placement.others:
+        return placement.memory_bytes
     return next((part.memory_bytes for part in placement.parts if device_id in part.devices), 0)
