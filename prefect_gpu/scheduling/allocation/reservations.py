@@ -77,8 +77,19 @@ class Reservations:
         return frozenset().union(*kept)
 
 
+def gone_at(run: Job, now: float) -> float:
+    """When a run is gone by its estimate; ``inf`` if nobody knows."""
+    remaining_s = run.remaining_s(now)
+    return math.inf if remaining_s is None else now + remaining_s + run.estimate.saving_s
+
+
 def expected_start(
-    job: Job, state: State, usable: Collection[str], kept: Container[str], now: float
+    job: Job,
+    state: State,
+    usable: Collection[str],
+    kept: Container[str],
+    now: float,
+    gone_at: Callable[[Job, float], float] = gone_at,
 ) -> tuple[frozenset[str], float]:
     """Which devices to keep for a job, and when it is expected to start on them.
 
@@ -88,22 +99,18 @@ def expected_start(
     Args:
         usable: Devices that the job could use if they were free.
         kept: Devices that are kept for jobs before it; nobody knows when it could have those.
+        gone_at: When a run is gone, as of now.
     """
     request = job.request
     whole = frozenset(usable)
     if request.spans or request.workers > 1 or request.gpus == 0:
         return whole, math.inf
     best: tuple[float, int] | None = None
-
-    def end_of(run: Job) -> float:
-        remaining_s = run.remaining_s(now)
-        return math.inf if remaining_s is None else now + remaining_s + run.estimate.saving_s
-
     for books in state.numbered:
         on_node = [device.id for device in books.node.devices if device.id in whole]
         if len(on_node) < request.gpus:
             continue
-        moments = sorted(_free_at(device, state, kept, end_of, idle=now) for device in on_node)
+        moments = sorted(_free_at(device, state, kept, lambda run: gone_at(run, now), idle=now) for device in on_node)
         start = moments[request.gpus - 1]
         if best is None or start < best[0]:
             best = (start, books.number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container
 
-from prefect_gpu.scheduling.allocation.reservations import Reservation, expected_start, held_until
+from prefect_gpu.scheduling.allocation.reservations import Reservation, expected_start, gone_at, held_until
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -39,8 +39,16 @@ class GiveWay:
                 return left_alone_until(run) if graceful else now
             return now + left_s + run.estimate.saving_s
 
-        usable = usable_now(job, state)
-        devices, start = expected_start(job, state, usable, kept, now)
+        def gone(run: Job, now: float) -> float:
+            """When a run is gone that nobody stops. One that has outlived its estimate is not about to end."""
+            if run.remaining_s(now) != 0.0 or run.status is not Status.TRAINING:
+                return gone_at(run, now)
+            return now + expected_left(run, now, state.learned.lengths)[0] + run.estimate.saving_s
+
+        usable, request = usable_now(job, state), job.request
+        devices, start = expected_start(job, state, usable, kept, now, gone)
+        if request.spans or request.workers > 1:  # who is gone by then delays it in no case
+            start = held_until(job, state, devices, kept, lambda run: gone(run, now))
         return Reservation(job, devices, start, held_until(job, state, devices, kept, end_of))
 
     @staticmethod

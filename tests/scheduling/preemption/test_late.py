@@ -131,6 +131,38 @@ def test_nobody_starts_on_kept_devices_who_would_be_left_alone_when_they_are_nee
     assert ("filler" in world.places) == starts
 
 
+def beside_a_gang(outlived_s: float = 0.0) -> World:
+    """Nobody may be stopped: a run has one of four devices, and a gang that needs all has waited for too long."""
+    world = World(node("n", 8.0, 8.0), node("m", 8.0, 8.0), profile="adaptive", abilities=INSTANT)
+    world.submit("ahead", request=Request(), service_s=20_000.0)
+    world.train("ahead")
+    world.submit("gang", request=Request(gpus=2, workers=2), service_s=500.0)
+    world.wait(19_000.0 if not outlived_s else 20_000.0 + outlived_s)
+    return world
+
+
+def test_who_is_gone_before_a_late_gang_can_start_trains_meanwhile() -> None:
+    world = beside_a_gang()
+    world.submit("longer", request=Request(), service_s=5_000.0)
+    world.wait(1.0)
+    assert world.places.keys() == {"ahead"} and world.state.jobs["longer"].hold == "reserved"
+    world.submit("shorter", request=Request(), service_s=900.0)
+    world.wait(1.0)
+    assert world.places.keys() == {"ahead", "shorter"}
+    world.wait(900.0)
+    world.end("shorter")
+    world.wait(90.0)
+    world.end("ahead")
+    assert "gang" in world.places
+
+
+def test_a_run_that_has_outlived_its_estimate_is_not_about_to_end() -> None:
+    world = beside_a_gang(outlived_s=10_000.0)
+    world.submit("shorter", request=Request(), service_s=900.0)
+    world.wait(1.0)
+    assert world.places.keys() == {"ahead", "shorter"}
+
+
 def test_newcomers_are_not_late_because_nobody_knows_how_long_they_are() -> None:
     world = pool()
     for number in range(20):
