@@ -269,6 +269,31 @@ def test_nothing_is_done_between_the_checkpoint_on_request_and_the_stop(
     assert seen == [first["step"]] == [3] and "last" not in first
 
 
+def test_a_checkpoint_that_is_under_way_when_one_is_asked_for_is_the_one(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "ENDS_WITHIN_S", 60.0)
+
+    def save(path: Path) -> None:
+        if run.step == 2:
+            pool.instruct(SAVE_CHECKPOINT, reason="to move")
+            until(lambda: run._mailbox.save is not None)
+        path.write_text("x")
+
+    stopper = threading.Thread(
+        target=lambda: (pool.wait_for(lambda: len(pool.data(CHECKPOINT)) == 2), pool.instruct(STOP))
+    )
+    stopper.start()
+    with training_run(checkpoint_every=1e-9) as run:
+        for step in run.steps():
+            run.report(checkpoint=save)
+            if step == 1:
+                assert run._mailbox.stop is not None  # until then it did nothing
+    stopper.join()
+    first, second, *_ = pool.data(CHECKPOINT)
+    assert first["unasked"] is True and "unasked" not in second and (first["step"], second["step"]) == (1, 2)
+
+
 def test_a_checkpoint_of_the_last_step_says_that_nobody_need_be_stopped(pool: Any) -> None:
     pool.instruct(SAVE_CHECKPOINT)
     with training_run(steps=1) as run:
