@@ -495,18 +495,26 @@ def test_a_forked_child_ends_well_beside_what_prefect_waits_for_at_the_end(contr
             async def _handle(self, item):
                 print(item)
 
+        def fork():
+            child = multiprocessing.get_context("fork").Process(target=int)
+            child.start()
+            child.join()
+            return child.exitcode
+
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns whoever forks beside a thread
         Logs.instance().send("sent in the end")
+        print("before the training, a child ends with", fork())
         with training_run(steps=1) as run:
             for step in run.steps():
-                child = multiprocessing.get_context("fork").Process(target=int)
-                child.start()
-                child.join()
-                print("the child ends with", child.exitcode)
+                print("in its loop, a child ends with", fork())
         """
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert sorted(result.stdout.splitlines()) == ["sent in the end", "the child ends with 0"]
+    assert sorted(result.stdout.splitlines()) == [
+        "before the training, a child ends with 0",
+        "in its loop, a child ends with 0",
+        "sent in the end",
+    ]
 
 
 def test_a_process_forked_from_a_warm_interpreter_is_a_run_like_any_other(controller: Any) -> None:
