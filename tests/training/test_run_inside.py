@@ -483,6 +483,27 @@ def test_a_forked_child_neither_reports_nor_breaks_its_parent(controller: Any) -
     assert controller.phases[-1] == "finished"
 
 
+def test_a_child_of_multiprocessing_reports_all_that_it_has_done(controller: Any) -> None:
+    result = controller.run(
+        """
+        import multiprocessing, sys
+        from prefect_gpu.training import training_run
+
+        def train():
+            with training_run(steps=3) as run:
+                for step in run.steps():
+                    run.report(loss=float(step))
+
+        child = multiprocessing.get_context("fork").Process(target=train)
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert controller.losses == [[1, 0.0], [2, 1.0], [3, 2.0]]
+
+
 def test_a_forked_child_ends_well_beside_what_prefect_waits_for_at_the_end(controller: Any) -> None:
     """PyTorch ends a training of which a data-loader worker exits with anything but 0."""
     result = controller.run(
