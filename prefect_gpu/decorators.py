@@ -276,7 +276,8 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
             A future; ``.result()`` waits for what the flow returns.
 
         Raises:
-            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON. Or the flow is a generator.
+            TypeError: A parameter cannot be sent to the pool: parameters travel as JSON. Or the flow is a generator, or
+                a method.
         """
         return self.submit_to_work_pool(*args, **kwargs)
 
@@ -286,6 +287,11 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
             raise TypeError(
                 f"Flow {self.name!r} yields values, which nobody would get: a run in the pool has one result. Let it "
                 "return a list of them."
+            )
+        if self.ismethod or self.isclassmethod:
+            raise TypeError(
+                f"Flow {self.name!r} is a method, and what it belongs to cannot be sent to the pool. Make it a "
+                "function outside of the class, with all that it needs as parameters."
             )
         # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
         args, kwargs = resolve_futures_to_results((args, kwargs))

@@ -420,6 +420,25 @@ def test_a_flow_whose_values_nobody_would_get_is_refused() -> None:
     assert list(losses.fn(3)) == [0, 1, 2]
 
 
+def test_a_method_whose_object_cannot_be_sent_is_refused() -> None:
+    class Trainer:
+        @gpu()
+        @flow
+        def train(self, lr: float) -> float:
+            return lr
+
+        @gpu()
+        @flow
+        @classmethod
+        def tune(cls, lr: float) -> float:
+            return lr
+
+    trainer = Trainer()
+    for call in (trainer.train, trainer.train.submit, Trainer.tune, trainer.tune.submit):
+        with pytest.raises(TypeError, match=r"is a method, .* Make it a function"):
+            call(lr=0.1)
+
+
 def test_a_text_that_looks_like_a_masked_secret_is_sent(pool: str) -> None:
     assert gpu(pool)(flow(lambda data: None)).submit(["*" * 10, 1e300])
 

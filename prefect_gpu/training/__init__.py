@@ -9,9 +9,16 @@ Example:
 
 from __future__ import annotations
 
+import os
+
 from prefect_gpu.training.checkpoints import Checkpoint, CheckpointError, CheckpointStore
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
+from prefect_gpu.training.forks import end_children_well
+from prefect_gpu.training.protocol import ENV_RUN_ID
 from prefect_gpu.training.run import TrainingRun, training_run
+
+if ENV_RUN_ID in os.environ:  # a flow may load data with forked workers before its training begins
+    end_children_well()
 
 __all__ = [
     "Checkpoint",

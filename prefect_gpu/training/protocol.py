@@ -73,8 +73,10 @@ PROGRESS = "progress"  # {"step", "steps"?, "loss"?, "metrics"?, "losses": [[ste
 USAGE = "usage"  # {"cpu_fraction"? (in cores: 1.5 is one and a half), "rss_bytes"?, "rss_peak_bytes"?,
 #   "net_bytes_per_s"? (of the network namespace), "device_util"? (0..1), "device_memory_bytes"?}
 OUT_OF_MEMORY = "out_of_memory"  # {"error"}: the try that ends now had not memory enough
-CHECKPOINT = "checkpoint"  # {"step", "path", "bytes", "seconds", "last"?}, or {"step", "error", "last"?} when it could
-#   not be saved; "last": true comes with the last step: the run is about to end by itself.
+CHECKPOINT = "checkpoint"  # {"step", "path", "bytes", "seconds", "last"?, "unasked"?}, or {"step", "error", "last"?,
+#   "unasked"?} when it could not be saved; "last": true comes with the last step: the run is about to end by itself.
+#   "unasked": true comes where nobody's wish for a checkpoint had arrived: the run goes on, and one that was asked for
+#   is still to come.
 
 PREPARING, TRAINING, SAVING, FINISHED = "preparing", "training", "saving", "finished"
 PHASES = (PREPARING, TRAINING, SAVING, FINISHED)

@@ -108,7 +108,14 @@ class Saver:
             if self._is_second():
                 self._saves_to, self.due_at = None, float("inf")
             if self._saves_to is not None and (asked is not None or stop is not None or monotonic() >= self.due_at):
-                self._save(self._saves_to, checkpoint, step, last=last)
+                data = self._save(self._saves_to, checkpoint, step)
+                if asked is None and mailbox.save is not None:  # it was asked for while it was written
+                    asked, mailbox.save = mailbox.save, None
+                if last:
+                    data["last"] = True
+                if asked is None and stop is None:
+                    data["unasked"] = True
+                self._on_saved(data)
                 if asked is not None and not last:
                     _wait_to_be_stopped(mailbox)
         if stop is not None and (checkpoint is not None or not self._offered):
@@ -117,9 +124,10 @@ class Saver:
         if mailbox.save is not None or (mailbox.stop is not None and self.stopped is None):
             mailbox.pending = True
 
-    def _save(self, store: Store, checkpoint: SaveCallback, step: int, *, last: bool) -> None:
+    def _save(self, store: Store, checkpoint: SaveCallback, step: int) -> dict[str, Any]:
+        """Save one. Returns what is told of it."""
         begin = monotonic()
-        data: dict[str, Any] = {"step": step} | ({"last": True} if last else {})
+        data: dict[str, Any] = {"step": step}
         try:
             saved = store.save(checkpoint, step)
             data |= {
@@ -136,7 +144,7 @@ class Saver:
             data["error"] = f"{type(error).__name__}: {error}"[:1000]
         if self._every is not None:
             self.due_at = monotonic() + self._every
-        self._on_saved(data)
+        return data
 
 
 def _wait_to_be_stopped(mailbox: Mailbox) -> None:

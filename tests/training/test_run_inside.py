@@ -269,6 +269,31 @@ def test_nothing_is_done_between_the_checkpoint_on_request_and_the_stop(
     assert seen == [first["step"]] == [3] and "last" not in first
 
 
+def test_a_checkpoint_that_is_under_way_when_one_is_asked_for_is_the_one(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saver, "ENDS_WITHIN_S", 60.0)
+
+    def save(path: Path) -> None:
+        if run.step == 2:
+            pool.instruct(SAVE_CHECKPOINT, reason="to move")
+            until(lambda: run._mailbox.save is not None)
+        path.write_text("x")
+
+    stopper = threading.Thread(
+        target=lambda: (pool.wait_for(lambda: len(pool.data(CHECKPOINT)) == 2), pool.instruct(STOP))
+    )
+    stopper.start()
+    with training_run(checkpoint_every=1e-9) as run:
+        for step in run.steps():
+            run.report(checkpoint=save)
+            if step == 1:
+                assert run._mailbox.stop is not None  # until then it did nothing
+    stopper.join()
+    first, second, *_ = pool.data(CHECKPOINT)
+    assert first["unasked"] is True and "unasked" not in second and (first["step"], second["step"]) == (1, 2)
+
+
 def test_a_checkpoint_of_the_last_step_says_that_nobody_need_be_stopped(pool: Any) -> None:
     pool.instruct(SAVE_CHECKPOINT)
     with training_run(steps=1) as run:
@@ -458,6 +483,27 @@ def test_a_forked_child_neither_reports_nor_breaks_its_parent(controller: Any) -
     assert controller.phases[-1] == "finished"
 
 
+def test_a_child_of_multiprocessing_reports_all_that_it_has_done(controller: Any) -> None:
+    result = controller.run(
+        """
+        import multiprocessing, sys
+        from prefect_gpu.training import training_run
+
+        def train():
+            with training_run(steps=3) as run:
+                for step in run.steps():
+                    run.report(loss=float(step))
+
+        child = multiprocessing.get_context("fork").Process(target=train)
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert controller.losses == [[1, 0.0], [2, 1.0], [3, 2.0]]
+
+
 def test_a_forked_child_ends_well_beside_what_prefect_waits_for_at_the_end(controller: Any) -> None:
     """PyTorch ends a training of which a data-loader worker exits with anything but 0."""
     result = controller.run(
@@ -470,18 +516,26 @@ def test_a_forked_child_ends_well_beside_what_prefect_waits_for_at_the_end(contr
             async def _handle(self, item):
                 print(item)
 
+        def fork():
+            child = multiprocessing.get_context("fork").Process(target=int)
+            child.start()
+            child.join()
+            return child.exitcode
+
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns whoever forks beside a thread
         Logs.instance().send("sent in the end")
+        print("before the training, a child ends with", fork())
         with training_run(steps=1) as run:
             for step in run.steps():
-                child = multiprocessing.get_context("fork").Process(target=int)
-                child.start()
-                child.join()
-                print("the child ends with", child.exitcode)
+                print("in its loop, a child ends with", fork())
         """
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert sorted(result.stdout.splitlines()) == ["sent in the end", "the child ends with 0"]
+    assert sorted(result.stdout.splitlines()) == [
+        "before the training, a child ends with 0",
+        "in its loop, a child ends with 0",
+        "sent in the end",
+    ]
 
 
 def test_a_process_forked_from_a_warm_interpreter_is_a_run_like_any_other(controller: Any) -> None:

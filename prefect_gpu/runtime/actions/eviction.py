@@ -75,7 +75,7 @@ class Eviction(Follower):
             return ()
         if launch.eviction is None or launch.handle is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
             return ()
-        if data.get("last") and not again:
+        if (data.get("last") or data.get("unasked")) and not again:  # it trains on after one that was not asked for
             return ()
         error = data.get("error")
         if error:

@@ -149,5 +149,6 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "seconds": _RATE,
         "error": _text,
         "last": _flag,
+        "unasked": _flag,
     },
 }

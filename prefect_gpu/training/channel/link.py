@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,12 +87,22 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
             )
             client.start()
             atexit.register(client.close, EXIT_FLUSH_SECONDS)
+            _at_the_end_of_a_child(client)
             if not _fork_hook_registered:
                 _fork_hook_registered = True
                 os.register_at_fork(after_in_child=_forget)
                 end_children_well()
             _link = Link(client, mailbox, own_lock(environ), own_caps(environ, devices))
         return _link
+
+
+def _at_the_end_of_a_child(client: ChannelClient) -> None:
+    """Flush what a child of ``multiprocessing`` has reported, too: it ends without a look at ``atexit``."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(client, client.close, args=(EXIT_FLUSH_SECONDS,), exitpriority=0)
 
 
 def end_superseded() -> None:

@@ -21,7 +21,7 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
@@ -279,8 +279,7 @@ class S3CheckpointStore:
 
     def _manifest(self, number: int) -> Manifest:
         with self._damaged_if_missing("its manifest"):
-            key = self._key(f"commits/{number:08d}.json")
-            return Manifest.from_json(self._client.get_object(Bucket=self.location.bucket, Key=key)["Body"].read())
+            return Manifest.from_json(b"".join(self._read(f"commits/{number:08d}.json")))
 
     def _fetch(self, manifest: Manifest) -> Checkpoint:
         folder = self._scratch.empty()
@@ -290,15 +289,30 @@ class S3CheckpointStore:
                 raise CheckpointDamaged(f"{name} lies outside of the checkpoint")
             target.parent.mkdir(parents=True, exist_ok=True)
             with self._damaged_if_missing(name):
-                key = self._key(f"{manifest.place}/{name}")
-                body = self._client.get_object(Bucket=self.location.bucket, Key=key)["Body"]
-                manifest.check(name, _write(body, target))
+                manifest.check(name, _write(self._read(f"{manifest.place}/{name}"), target))
         payload = folder / manifest.payload
         if not payload.exists():
             if manifest.files:
                 raise CheckpointDamaged(f"{manifest.payload} is missing")
             payload.mkdir()  # a folder without a file: S3 knows no folders
         return self._found(manifest, folder)
+
+    def _read(self, name: str) -> Iterator[bytes]:
+        """What an object holds. A connection that breaks off is followed by another one, which gets the rest."""
+        key, got, in_vain = self._key(name), 0, 0
+        while True:
+            rest = {"Range": f"bytes={got}-"} if got else {}
+            body = self._client.get_object(Bucket=self.location.bucket, Key=key, **rest)["Body"]
+            begin = got
+            try:
+                while chunk := body.read(_READ_BYTES):
+                    got += len(chunk)
+                    yield chunk
+                return
+            except BotoCoreError:  # boto3 itself tries again only until an answer has begun
+                in_vain = 0 if got > begin else in_vain + 1
+                if in_vain == _TRIES:
+                    raise
 
     @contextmanager
     def _damaged_if_missing(self, what: str) -> Iterator[None]:
@@ -391,10 +405,10 @@ def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: b
     )
 
 
-def _write(body: Any, target: Path) -> FileFacts:
+def _write(content: Iterable[bytes], target: Path) -> FileFacts:
     digest, size = hashlib.sha256(), 0
     with target.open("wb") as file:
-        while chunk := body.read(_READ_BYTES):
+        for chunk in content:
             digest.update(chunk)
             size += len(chunk)
             file.write(chunk)

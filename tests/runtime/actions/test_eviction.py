@@ -136,8 +136,10 @@ async def test_who_is_to_leave_and_then_to_leave_for_elsewhere_is_waited_for_onc
     eviction.close()
 
 
-@pytest.mark.parametrize("last", [False, True])
-async def test_who_saves_after_its_last_step_ends_by_itself(last: bool) -> None:
+@pytest.mark.parametrize(("said", "is_stopped"), [({}, True), ({"last": True}, False), ({"unasked": True}, False)])
+async def test_who_saves_is_stopped_if_it_was_asked_to_and_has_steps_left(
+    said: dict[str, bool], is_stopped: bool
+) -> None:
     stops: list[float] = []
 
     async def stop(grace_s: float) -> None:
@@ -150,9 +152,9 @@ async def test_who_saves_after_its_last_step_ends_by_itself(last: bool) -> None:
     run = launched("run", Placement("here", ("virtual-0",), ()))
     run.handle, run.phase = cast(Any, SimpleNamespace(stop=stop)), protocol.TRAINING
     eviction.begin(run, Preempt("run", "another one is more urgent"))
-    eviction.reported(run, protocol.CHECKPOINT, 0.0, {"step": 7, "path": "x", "bytes": 1, "seconds": 0.1, "last": last})
+    eviction.reported(run, protocol.CHECKPOINT, 0.0, {"step": 7, "path": "x", "bytes": 1, "seconds": 0.1, **said})
     await asyncio.sleep(0)
-    assert (bool(stops), bool(run.record.leaving)) == (not last, not last)
+    assert (bool(stops), bool(run.record.leaving)) == (is_stopped, is_stopped)
     eviction.close()
 
 

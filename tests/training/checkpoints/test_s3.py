@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError, ResponseStreamingError
 
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.training.best import BestKeeper
@@ -315,7 +315,8 @@ class Keeper:
         self.objects[asked["Key"]] = asked.get("Body", b"")
 
     def get_object(self, **asked: Any) -> dict[str, Any]:
-        return {"Body": io.BytesIO(self.objects[asked["Key"]])}
+        begin = int(asked.get("Range", "bytes=0-")[len("bytes=") : -1])
+        return {"Body": io.BytesIO(self.objects[asked["Key"]][begin:])}
 
     def get_paginator(self, name: str) -> Any:
         return self
@@ -336,3 +337,35 @@ def test_a_checkpoint_is_saved_although_older_ones_cannot_be_removed(caplog: pyt
     found = best.restore()
     assert found is not None and found.path.read_text() == "loss 0.3"
     assert "could not be removed" in caplog.text
+
+
+class Breaking(Keeper):
+    """One whose answers break off after so many bytes."""
+
+    after = 1 << 20
+
+    def get_object(self, **asked: Any) -> dict[str, Any]:
+        body = super().get_object(**asked)["Body"]
+        return {"Body": Broken(body, self.after)} if "/data/" in asked["Key"] else {"Body": body}
+
+
+class Broken:
+    def __init__(self, body: io.BytesIO, after: int) -> None:
+        self._body, self._after = body, after
+
+    def read(self, size: int) -> bytes:
+        if self._body.tell() >= self._after and self._body.read(1):
+            raise ResponseStreamingError(error="it broke off")
+        return self._body.read(size)
+
+
+def test_a_connection_that_breaks_off_is_followed_by_one_for_the_rest() -> None:
+    server, content = Breaking(), random.Random(1).randbytes(3 << 20)
+    store = S3CheckpointStore(S3Location("bucket", "runs"), server)
+    store.save(lambda path: path.write_bytes(content), step=1)
+    found = store.restore()
+    assert found is not None and found.path.read_bytes() == content
+
+    server.after = 0
+    with pytest.raises(CheckpointError, match="broke off"):
+        store.restore()
