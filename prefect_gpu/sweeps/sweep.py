@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import TrialState
@@ -20,12 +21,13 @@ from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
 from prefect_gpu.sweeps.space import Space, misfit_of, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
+from prefect_gpu.training.trial import said_by
 
 _A_URL = "give the URL of a database, such as 'sqlite:////srv/search.db' or 'postgresql://user@host/studies'"
 
 
 class SweepError(RuntimeError):
-    """No trial of a sweep has given a result. The message has the error of the last one."""
+    """A sweep has no result: all its trials failed, or its study's database is out of reach. The message says why."""
 
 
 def sweep(
@@ -83,7 +85,8 @@ def sweep(
 
     Raises:
         ValueError: An argument makes no sense, or the storage cannot be used. The message names it.
-        SweepError: All trials failed, or none has begun in time.
+        SweepError: All trials failed, or none has begun in time. Or the study's database was out of reach for ten
+            minutes: the trainings go on, and so does the sweep when it is called again.
 
     Example:
         >>> study = sweep(train, {"lr": (1e-4, 1e-1, "log")}, trials=40)       # doctest: +SKIP
@@ -166,6 +169,11 @@ def sweep(
     )
     try:
         search.run(trials, parallel, timeout)
+    except StorageInternalError as error:
+        raise SweepError(
+            f"The study {name!r} has been out of reach for ten minutes: {said_by(error)}. Its trainings go on. Call "
+            "the sweep again with the same storage and name: it goes on with them."
+        ) from error
     finally:
         show(study, objective)
     found = study.get_trials(states=(TrialState.COMPLETE,))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 from uuid import UUID, uuid4
@@ -10,6 +14,7 @@ import httpx
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.samplers import BruteForceSampler, GridSampler
 from optuna.trial import TrialState
 from prefect.client.schemas.objects import FlowRun
@@ -117,3 +122,61 @@ def test_a_trial_that_was_refused_is_over_at_once(started: int, may: bool) -> No
     """It has never run, so no worker brings it back, as one does that was stopped while it ran."""
     run = FlowRun(flow_id=uuid4(), run_count=started, job_variables={"preemptible": True}, state=Crashed())
     assert runs._may_be_tried_again(run) is may
+
+
+def test_a_study_whose_database_is_out_of_reach_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program has locked it, say, or it is restarted. Results that come meanwhile are told later."""
+    path = tmp_path / "study.db"
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 0.0}})
+    study = optuna.create_study(storage=storage)
+    search = of_study(study, {"x": (0.0, 1.0)})
+    run = over(0.5).model_copy(update={"id": uuid4()})
+    monkeypatch.setattr(runs, "start", lambda *_: run.id)
+    monkeypatch.setattr(search._watch, "over", lambda ids: [(run.id, run)])
+    assert search._next(trials=2)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for _ in range(2):
+            assert search._reached(search._look, asks_study=False) is None
+            assert search._reached(lambda: search._next(trials=2)) is None
+        assert [text for text in caplog.messages if "out of reach" in text] == [
+            "The study's database is out of reach, and the sweep waits for it: database is locked"
+        ]
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 601.0)
+        with pytest.raises(StorageInternalError):
+            search._reached(search._look, asks_study=False)
+        other.execute("ROLLBACK")
+    assert search._reached(search._look, asks_study=False)
+    assert (study.trials[0].state, study.trials[0].value) == (TrialState.COMPLETE, 0.5)
+
+
+def test_a_trial_that_was_begun_as_the_database_failed_is_not_taken_for_one_that_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = optuna.create_study()
+    search = of_study(study, {"x": (0.0, 1.0)})
+
+    def fails(*_: object) -> Any:
+        study.ask({})
+        raise StorageInternalError
+
+    with monkeypatch.context() as patch, pytest.raises(StorageInternalError):
+        patch.setattr(search._proposer, "next", fails)
+        search._next(trials=2)
+    monkeypatch.setattr(runs, "start", lambda *_: uuid4())
+    assert search._next(trials=2)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
+    assert not search._next(trials=2)
+
+
+def test_a_result_that_was_told_before_its_answer_was_lost_is_told_once() -> None:
+    study = optuna.create_study()
+    study.ask({})
+    search = of_study(study, {})
+    for _ in range(2):
+        search._tell(0, over(0.5))
+    search._failed(0, "its flow run was deleted")
+    assert study.trials[0].value == 0.5 and ERROR not in study.trials[0].user_attrs
