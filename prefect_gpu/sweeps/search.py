@@ -70,15 +70,20 @@ class Search:
         self._half_begun = False  # whether the database failed as a trial was begun, which may be there even so
         self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
-    def run(self, trials: int, parallel: int, timeout: float | None) -> None:
-        """Until so many trials are over, or the time is."""
-        with SyncClientContext.get_or_create():  # one client for all questions: to make one takes longer than to ask
-            self._run(trials, parallel, timeout)
+    def run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
+        """Until so many trials are over, or the time is.
 
-    def _run(self, trials: int, parallel: int, timeout: float | None) -> None:
+        Args:
+            check: Called again and again; raises if another sweep has taken over.
+        """
+        with SyncClientContext.get_or_create():  # one client for all questions: to make one takes longer than to ask
+            self._run(trials, parallel, timeout, check)
+
+    def _run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
         while True:
+            check()
             if self._training:
                 self._reached(self._look, asks_study=False)
             more: bool | None = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.storage.engine import masked
+from prefect_gpu.sweeps.alone import Alone, SweepError
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
@@ -24,10 +26,6 @@ from prefect_gpu.training.rungs import Rungs
 from prefect_gpu.training.trial import said_by
 
 _A_URL = "give the URL of a database, such as 'sqlite:////srv/search.db' or 'postgresql://user@host/studies'"
-
-
-class SweepError(RuntimeError):
-    """A sweep has no result: all its trials failed, or its study's database is out of reach. The message says why."""
 
 
 def sweep(
@@ -86,7 +84,8 @@ def sweep(
     Raises:
         ValueError: An argument makes no sense, or the storage cannot be used. The message names it.
         SweepError: All trials failed, or none has begun in time. Or the study's database was out of reach for ten
-            minutes: the trainings go on, and so does the sweep when it is called again.
+            minutes: the trainings go on, and so does the sweep when it is called again. Or another sweep goes on with
+            the study.
 
     Example:
         >>> study = sweep(train, {"lr": (1e-4, 1e-1, "log")}, trials=40)       # doctest: +SKIP
@@ -168,7 +167,8 @@ def sweep(
         rungs=rungs,
     )
     try:
-        search.run(trials, parallel, timeout)
+        with Alone(study) if storage else nullcontext() as alone:
+            search.run(trials, parallel, timeout, check=alone.check if alone is not None else lambda: None)
     except StorageInternalError as error:
         raise SweepError(
             f"The study {name!r} has been out of reach for ten minutes: {said_by(error)}. Its trainings go on. Call "

@@ -105,7 +105,7 @@ def test_no_time_at_all_is_refused(timeout: Any) -> None:
 
 
 def test_a_sweep_whose_time_was_over_at_once_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Search, "run", lambda *_: None)
+    monkeypatch.setattr(Search, "run", lambda *_, **__: None)
     with pytest.raises(SweepError, match="No trial has begun: the time was over"):
         sweep(gpu()(flow(lambda x: x)), {"x": (0.0, 1.0)}, trials=1, timeout=1)
 
