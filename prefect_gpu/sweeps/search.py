@@ -315,6 +315,8 @@ class Search:
             self._failed(number, f"{type(error).__name__}: {error}")
             return
         self._end(number, found)
+        if self._watched_in is not None and not trial.intermediate_values:
+            self._spoken.not_compared(number)
 
     def _failed(self, number: int, words: str) -> None:
         trial = self._study.trials[number]

@@ -106,10 +106,10 @@ def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
     assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
 
 
-def of_study(study: optuna.Study, space: dict[str, Any]) -> Search:
+def of_study(study: optuna.Study, space: dict[str, Any], watched_in: str | None = None) -> Search:
     """A search whose flow nobody runs."""
     train, proposer = Mock(), Proposer(study, space, learned_cost=False)
-    return Search(train, study, proposer, fixed={}, objective="loss", watched_in=None, rungs=None)
+    return Search(train, study, proposer, fixed={}, objective="loss", watched_in=watched_in, rungs=None)
 
 
 def over(result: Any) -> FlowRun:
@@ -180,3 +180,17 @@ def test_a_result_that_was_told_before_its_answer_was_lost_is_told_once() -> Non
         search._tell(0, over(0.5))
     search._failed(0, "its flow run was deleted")
     assert study.trials[0].value == 0.5 and ERROR not in study.trials[0].user_attrs
+
+
+def test_trials_that_never_report_what_is_compared_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its flow returns it, so the sweep went on, and no trial ever stopped, without a word."""
+    study = optuna.create_study()
+    search = of_study(study, {}, watched_in="sqlite:///study.db")
+    for value in (None, None, 1.5):
+        trial = study.ask({})
+        if value is not None:
+            trial.report(value, 1)
+        search._tell(trial.number, over(0.5))
+    assert [text.partition(" at a step")[0] for text in caplog.messages if "compared" in text] == [
+        "Trial 0 was compared with no other one while it trained: it reported no 'loss'"
+    ]
