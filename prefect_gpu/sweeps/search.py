@@ -66,7 +66,8 @@ class Search:
         self._unstarted: tuple[Trial, dict[str, Any]] | None = None  # a trial that is begun, and has no run yet
         self._spoken = Spoken(study, objective)
         self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
-        self._away_since: dict[str, float] = {}  # what is out of reach: Prefect, or the study's database
+        self._away: set[str] = set()  # what is out of reach: Prefect, or the study's database
+        self._refused_since: dict[str, float] = {}  # without anything else between
         self._half_begun = False  # whether the database failed as a trial was begun, which may be there even so
         self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
@@ -121,19 +122,23 @@ class Search:
         except (httpx.HTTPError, StorageInternalError) as error:
             prefects = isinstance(error, httpx.HTTPError)
             who = _PREFECT if prefects else _DATABASE
-            now = time.monotonic()
-            if who not in self._away_since:
-                self._away_since[who] = now
+            if who not in self._away:
+                self._away.add(who)
                 self._spoken.warn("%s is out of reach, and the sweep waits for it: %s", who, said_by(error))
-            transient = prefects and not (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500)
-            if not transient and now - self._away_since[who] > _REFUSED_S:
+            if prefects and not (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500):
+                self._refused_since.pop(who, None)  # it is away: after that, a gateway may refuse for a while
+            elif time.monotonic() - self._refused_since.setdefault(who, time.monotonic()) > _REFUSED_S:
                 raise
             return None
         if done:  # else Prefect was not asked
-            self._away_since.pop(_PREFECT, None)
+            self._there(_PREFECT)
         if asks_study:
-            self._away_since.pop(_DATABASE, None)
+            self._there(_DATABASE)
         return done
+
+    def _there(self, who: str) -> None:
+        self._away.discard(who)
+        self._refused_since.pop(who, None)
 
     def _insist(self, work: Callable[[], object]) -> None:
         """Do it, as soon as what it takes is in reach."""

@@ -194,3 +194,23 @@ def test_trials_that_never_report_what_is_compared_are_told_of_once(caplog: pyte
     assert [text.partition(" at a step")[0] for text in caplog.messages if "compared" in text] == [
         "Trial 0 was compared with no other one while it trained: it reported no 'loss'"
     ]
+
+
+def test_a_refusal_after_a_long_absence_is_waited_for_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway refuses while a server starts. The time that it was away counted, too, and the sweep ended at once."""
+    search = of_study(optuna.create_study(), {})
+    request, now = httpx.Request("POST", "http://prefect/api"), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    refusal = httpx.HTTPStatusError("404", request=request, response=httpx.Response(404, request=request))
+
+    def fails(error: Exception) -> Any:
+        return Mock(side_effect=error)
+
+    assert search._reached(fails(httpx.ConnectError("away"))) is None
+    now += 1200.0
+    assert search._reached(fails(refusal)) is None
+    now += 599.0
+    assert search._reached(fails(refusal)) is None
+    now += 2.0
+    with pytest.raises(httpx.HTTPStatusError):
+        search._reached(fails(refusal))
