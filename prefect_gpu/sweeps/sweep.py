@@ -21,7 +21,7 @@ from prefect_gpu.sweeps.alone import Alone, SweepError
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
-from prefect_gpu.sweeps.space import Space, misfit_of, unfit_for_a_database
+from prefect_gpu.sweeps.space import Space, changed_in, misfit_of, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
 from prefect_gpu.training.trial import said_by
 
@@ -156,6 +156,12 @@ def sweep(
         raise ValueError(
             f"direction={direction!r} is not allowed: the study {name!r} that is gone on with is to "
             f"{study.direction.name.lower()}. Give that, or another name."
+        )
+    if not callable(space) and (changed := changed_in(study, space)):
+        parameter, before = changed
+        raise ValueError(
+            f"space[{parameter!r}]={space[parameter]!r} is not allowed: the study {name!r} that is gone on with has "
+            f"tried {before} so far, and choices and kinds do not change within a study. Give that, or another name."
         )
     search = Search(
         train,
