@@ -26,6 +26,7 @@ from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
 from prefect_gpu.sweeps.spoken import Spoken
+from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
 from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by, said_by
 
@@ -316,7 +317,7 @@ class Search:
             return
         try:
             found = _number(value, self._objective)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever the flow returned may fail as it likes
             self._failed(number, f"{type(error).__name__}: {error}")
             return
         self._end(number, found)
@@ -351,7 +352,8 @@ def _number(value: Any, objective: str) -> float:
     """
     found = value.get(objective) if isinstance(value, Mapping) else value
     try:
-        number = float(found)  # type: ignore[arg-type]
+        # As a report does, which takes an array of one number, too. A text may be one.
+        number = checks.number(found, objective) if hasattr(type(found), "__float__") else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TypeError(
             f"the flow returned {value!r}: let it return a number, or a mapping with one for {objective!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import time
 from contextlib import closing
@@ -11,6 +12,7 @@ from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import httpx
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
@@ -104,6 +106,43 @@ def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
     of_study(study, {})._tell(0, over({"loss": float("nan")}))
     assert study.trials[0].state is TrialState.FAIL
     assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
+
+
+class OfTwo:
+    """A tensor of two numbers, as PyTorch has it."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+class Strange:
+    """Has a value as a mapping does, and gives none."""
+
+    def __float__(self) -> float:
+        raise KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.array([0.5]), 0.5),  # a report takes it
+        ({"loss": np.array(0.5)}, 0.5),
+        (10**400, float("inf")),
+        ("0.5", 0.5),
+        (OfTwo(), None),
+        (Strange(), None),
+        ((0.5, 0.5), None),
+        (None, None),
+    ],
+    ids=itertools.count(),
+)
+def test_whatever_a_flow_returns_is_a_number_or_a_failure(result: Any, value: float | None) -> None:
+    study = optuna.create_study()
+    study.ask({})
+    of_study(study, {})._tell(0, over(result))
+    assert study.trials[0].value == value
+    assert study.trials[0].state is (TrialState.FAIL if value is None else TrialState.COMPLETE)
 
 
 def of_study(study: optuna.Study, space: dict[str, Any], watched_in: str | None = None) -> Search:
