@@ -147,6 +147,7 @@ def train_classifier(
     hidden: int = 64,
     seed: int = 0,
     again: bool = False,
+    existing: bool = False,
 ) -> str:
     """Train on the training part of some batches, and register the model.
 
@@ -159,6 +160,7 @@ def train_classifier(
         hidden: Neurons in the hidden layer.
         seed: Of the weights and of the order of the samples.
         again: Whether there may be a model of these data already.
+        existing: Whether the registry has had a champion before: an empty one is an error then.
 
     Returns:
         The name of the model's version.
@@ -181,7 +183,7 @@ def train_classifier(
         about: dict[str, Any] = {"metrics": {"training_loss": float(model.loss_)}, "parameters": parameters}
         try:
             return (
-                ModelRegistry(registry)
+                ModelRegistry(registry, existing=existing)
                 .register(path, data_version=data_version, again=again, **about, **origin(__file__))
                 .name
             )
@@ -207,6 +209,7 @@ def retrain_pipeline(
     epochs: int = 40,
     seed: int = 0,
     again: bool = False,
+    existing: bool = False,
     deliver: bool = False,
     where: Literal["pool", "here"] = "pool",
 ) -> dict[str, Any]:
@@ -224,6 +227,8 @@ def retrain_pipeline(
         epochs: Passes over the data.
         seed: Of the training.
         again: Train even if these data have been trained on before.
+        existing: The registry has had a champion before. One that is empty is then an error, as its share may not be
+            mounted; else the new model becomes the champion of it.
         deliver: Let the example's scanner deliver a batch first.
         where: ``pool`` trains in the GPU pool; ``here`` in this process, without a server.
 
@@ -237,7 +242,7 @@ def retrain_pipeline(
     if recent < 1:  # said now, and not when the training is over
         raise ValueError(f"recent={recent}: the models are compared on the newest batches: give 1 or more.")
     check_limits(level, min_gain)
-    models, files = ModelRegistry(registry), DataFiles(data, BATCHES)
+    models, files = ModelRegistry(registry, existing=existing), DataFiles(data, BATCHES)
     if deliver:
         scan(data, seed)
     found = files.snapshot()
@@ -264,6 +269,7 @@ def retrain_pipeline(
             "epochs": epochs,
             "seed": seed,
             "again": again,
+            "existing": existing,
         }
         train = (
             train_classifier.start(**parameters).result
@@ -271,6 +277,11 @@ def retrain_pipeline(
             else partial(train_classifier.fn, **parameters)
         )
         challenger = models.version(train())
+        if challenger.data_version != found.version:  # its number was given by another registry
+            raise RuntimeError(
+                f"registry={registry!r}: {challenger.name} there is not the model that was just trained. The training "
+                "has put it into another folder of this name: let all machines see the same one."
+            )
     decision, test, page = contest(
         models,
         challenger,

@@ -60,7 +60,7 @@ class Watched:
         message: What Prefect has to say about the state: why the run waits, why it failed.
         percent: How much of its training is done, 0 to 100; None if it does not tell.
         said: The same in words, with its speed, and when it is expected to end.
-        losses: Step and loss of some of its steps, the last one among them.
+        losses: Step and loss of some of its steps, from the first one to the last.
     """
 
     id: UUID

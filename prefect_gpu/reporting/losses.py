@@ -12,7 +12,7 @@ _ROW = re.compile(r"^\| *([^|\s]+) *\| *([^|\s]+) *\|$", re.MULTILINE)
 
 
 def losses_markdown(points: Sequence[tuple[float, float]], best: float | None) -> str:
-    """The curve in one line, and a table of some of its points, the last one among them.
+    """The curve in one line, and a table of some of its points, from the first one to the last.
 
     Args:
         points: Step and loss, in order.
@@ -20,10 +20,10 @@ def losses_markdown(points: Sequence[tuple[float, float]], best: float | None) -
     """
     if not points:
         return ""
-    recent = list(points[:: max(1, len(points) // _ROWS)][-_ROWS:])
-    if recent[-1] != points[-1]:
-        recent.append(points[-1])
-    rows = "\n".join(f"| {step:g} | {loss:.6g} |" for step, loss in recent)
+    some = list(points[:: -(-len(points) // _ROWS)])
+    if some[-1] != points[-1]:
+        some.append(points[-1])
+    rows = "\n".join(f"| {step:g} | {loss:.6g} |" for step, loss in some)
     return f"`{sparkline([loss for _, loss in points])}`  best {best:.6g}\n\n| step | loss |\n|---:|---:|\n{rows}\n"
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from prefect_gpu.retraining.comparison import Comparison, as_losses, check_limits, compare
 from prefect_gpu.retraining.page import decision_page, history_page
+from prefect_gpu.retraining.records import RegistryError
 from prefect_gpu.retraining.registry import ModelRegistry
 from prefect_gpu.retraining.versions import Decision, Superseded, Version
 from prefect_gpu.units import plural
@@ -52,7 +53,8 @@ def contest(
         made: ``run`` and ``run_url``, for the decision.
 
     Raises:
-        RegistryError: The registry cannot be used, or a model is damaged.
+        RegistryError: The registry cannot be used, a model is damaged, or the champion fails where the challenger does
+            not: its class is gone, say, or data have other columns. The message names the remedy.
         TypeError: ``models`` is no registry.
         ValueError: The losses are none.
     """
@@ -70,7 +72,8 @@ def contest(
         if champion is None:
             reason = "There was no model yet, to be compared with."
         else:
-            old, lacking = _answered(losses(models.load(champion, load)), worst=float(new.max(initial=0.0)))
+            answers = _of_champion(champion, challenger, lambda model: losses(models.load(model, load)))
+            old, lacking = _answered(answers, worst=float(new.max(initial=0.0)))
             missing = f"{champion.name} has no answer (NaN) for {lacking} of {plural(len(new), 'example')}"
             if lacking and lacking == len(new):
                 reason = f"{missing}: {challenger.name} has one for each."
@@ -86,6 +89,20 @@ def contest(
         except Superseded:
             continue
         return Contest(decision, found, decision_page(decision, challenger, champion, found))
+
+
+def _of_champion(champion: Version, challenger: Version, losses: Callable[[Version], Any]) -> Any:
+    """Its losses. The challenger has been loaded and asked already, so an error here is the champion's own."""
+    try:
+        return losses(champion)
+    except RegistryError:
+        raise
+    except Exception as error:
+        raise RegistryError(
+            f"{champion.name}, the champion, cannot be loaded or asked: {type(error).__name__}: {error}. "
+            f"{challenger.name} can. Mend what fails, or make {challenger.name} the champion by hand: registry.promote("
+            f"registry.version({challenger.name!r}), 'why', instead_of=registry.champion())."
+        ) from error
 
 
 def _answered(values: Any, worst: float) -> tuple[Any, int]:

@@ -46,8 +46,11 @@ class ModelRegistry:
 
     Args:
         place: A folder that all runs see, ``s3://bucket/prefix``, or ``block:checkpoint-storage/NAME/prefix``.
+        existing: Whether it has had a champion before. An empty place is an error then: it is what is seen of a share
+            that is not mounted, and the next model would become the champion of it.
 
     Raises:
+        RegistryError: Nothing was ever decided there, although it is ``existing``.
         ValueError: ``place`` is none.
 
     Example:
@@ -57,10 +60,13 @@ class ModelRegistry:
         >>> registry.load(registry.champion(), joblib.load)                       # doctest: +SKIP
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path, *, existing: bool = False) -> None:
         self.place: Place = find_place(place, "registry")
+        self._existing = existing
         self._versions = open_records(self.place.below("versions"))
         self._decisions = open_records(self.place.below("decisions"))
+        if existing:
+            self._newest()
 
     # -- versions ---------------------------------------------------------------------------------------------------
 
@@ -249,6 +255,11 @@ class ModelRegistry:
 
     def _newest(self) -> Decision | None:
         numbers = self._decisions.numbers()
+        if self._existing and not numbers:
+            raise RegistryError(
+                f"The registry {self.place} is empty, and is said to have had a champion (existing=True). Mount the "
+                "share that it is on, or correct its place. Of a new one, leave out existing=True."
+            )
         return _read(Decision, self._decisions, numbers[-1]) if numbers else None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from prefect_gpu.training.rungs import asha
 
 try:
-    from prefect_gpu.sweeps.sweep import SweepError, sweep
+    from prefect_gpu.sweeps.alone import SweepError
+    from prefect_gpu.sweeps.sweep import sweep
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] == "prefect_gpu":
         raise

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import httpx
 import optuna
-from optuna.exceptions import OptunaError
+from optuna.exceptions import OptunaError, StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
@@ -26,15 +26,17 @@ from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
 from prefect_gpu.sweeps.spoken import Spoken
+from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
-from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by
+from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by, said_by
 
 ERROR = "error"  # user attributes of a trial: why it failed
 RUN = "flow_run"  # its flow run
 _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
 _LOOK_S = 0.5  # between two questions to Prefect
-_REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away
+_REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away; so long may a database be, too
 _DELETED = "its flow run was deleted"
+_PREFECT, _DATABASE = "Prefect", "The study's database"
 
 
 class Search:
@@ -65,20 +67,27 @@ class Search:
         self._unstarted: tuple[Trial, dict[str, Any]] | None = None  # a trial that is begun, and has no run yet
         self._spoken = Spoken(study, objective)
         self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
-        self._away_since: float | None = None
+        self._away: set[str] = set()  # what is out of reach: Prefect, or the study's database
+        self._refused_since: dict[str, float] = {}  # without anything else between
+        self._half_begun = False  # whether the database failed as a trial was begun, which may be there even so
         self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
-    def run(self, trials: int, parallel: int, timeout: float | None) -> None:
-        """Until so many trials are over, or the time is."""
-        with one_client():
-            self._run(trials, parallel, timeout)
+    def run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
+        """Until so many trials are over, or the time is.
 
-    def _run(self, trials: int, parallel: int, timeout: float | None) -> None:
+        Args:
+            check: Called again and again; raises if another sweep has taken over.
+        """
+        with one_client():
+            self._run(trials, parallel, timeout, check)
+
+    def _run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
         while True:
+            check()
             if self._training:
-                self._reached(self._look)
+                self._reached(self._look, asks_study=False)
             more: bool | None = True
             while more and self._has_place(parallel) and time.monotonic() < end:
                 more = self._reached(lambda: self._next(trials))
@@ -86,37 +95,61 @@ class Search:
                 break
             time.sleep(_LOOK_S)
         if self._unstarted is not None:
-            self._failed(self._unstarted[0].number, "the time was over before Prefect could be told to start its run")
+            number, words = self._unstarted[0].number, "the time was over before Prefect could be told to start its run"
+            self._insist(partial(self._failed, number, words))
         for number, run_id in self._stopped.items():
             try:
                 runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
             except httpx.HTTPError as error:
                 self._spoken.warn("Run %s stays suspended: Prefect could not be told to cancel it: %r", run_id, error)
-            self._end(number, state=TrialState.PRUNED)
+            self._insist(partial(self._end, number, state=TrialState.PRUNED))
 
     def _has_place(self, parallel: int) -> bool:
         """Whether another trial may train. One that somebody has suspended keeps no place from others."""
         return len(self._training.keys() - self._watch.suspended) < parallel
 
-    def _reached(self, work: Callable[[], bool]) -> bool | None:
-        """Do what takes Prefect. None if that is out of reach: trainings go on, and it is tried again.
+    def _reached(self, work: Callable[[], bool], *, asks_study: bool = True) -> bool | None:
+        """Do what takes Prefect and the study's database. None if one is out of reach: it is tried again.
+
+        Args:
+            asks_study: Whether it asks the database each time, so that it is there if this can be done.
 
         Raises:
-            httpx.HTTPStatusError: It has refused what it is asked for a long time.
+            httpx.HTTPStatusError: Prefect has refused what it is asked for a long time.
+            StorageInternalError: The database has been out of reach for a long time.
         """
         try:
             done = work()
-        except httpx.HTTPError as error:
-            if self._away_since is None:
-                self._away_since = time.monotonic()
-                self._spoken.warn("Prefect is out of reach, and the sweep waits for it: %r", error)
-            refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
-            if refused and time.monotonic() - self._away_since > _REFUSED_S:
+        except (httpx.HTTPError, StorageInternalError) as error:
+            prefects = isinstance(error, httpx.HTTPError)
+            who = _PREFECT if prefects else _DATABASE
+            if who not in self._away:
+                self._away.add(who)
+                self._spoken.warn("%s is out of reach, and the sweep waits for it: %s", who, said_by(error))
+            if prefects and not (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500):
+                self._refused_since.pop(who, None)  # it is away: after that, a gateway may refuse for a while
+            elif time.monotonic() - self._refused_since.setdefault(who, time.monotonic()) > _REFUSED_S:
                 raise
             return None
         if done:  # else Prefect was not asked
-            self._away_since = None
+            self._there(_PREFECT)
+        if asks_study:
+            self._there(_DATABASE)
         return done
+
+    def _there(self, who: str) -> None:
+        self._away.discard(who)
+        self._refused_since.pop(who, None)
+
+    def _insist(self, work: Callable[[], object]) -> None:
+        """Do it, as soon as what it takes is in reach."""
+
+        def done() -> bool:
+            work()
+            return True
+
+        while self._reached(done) is None:
+            time.sleep(_LOOK_S)
 
     def _take_over(self) -> None:
         """What an earlier call has left: trials that train, or have stopped at a rung."""
@@ -124,10 +157,9 @@ class Search:
             if run := trial.user_attrs.get(RUN):
                 self._training[UUID(run)] = trial.number
             else:
-                while self._reached(partial(self._find, trial)) is None:
-                    time.sleep(_LOOK_S)
+                self._insist(partial(self._find, trial))
 
-    def _find(self, trial: FrozenTrial) -> bool:
+    def _find(self, trial: FrozenTrial) -> None:
         """The run of a trial whose sweep has ended before it could take it down: else it would train for nobody."""
         run_id = runs.begun(self._tag(trial))
         if run_id is None:
@@ -135,7 +167,6 @@ class Search:
         else:
             self._training[run_id] = trial.number
             Trial(self._study, trial._trial_id).set_user_attr(RUN, str(run_id))
-        return True
 
     def _tag(self, trial: Trial | FrozenTrial) -> str:
         """Of its flow run. A study of the same name, made anew, has others."""
@@ -160,6 +191,8 @@ class Search:
         if self._unstarted is not None:
             self._start_run(*self._unstarted, again=True)
             return True
+        if self._half_begun:
+            self._give_up_half_begun()
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
         may_start = not self._exhausted and sum(trial.state in _BEGUN for trial in known) < trials
         plan = None
@@ -216,11 +249,23 @@ class Search:
         self._spoken.promoted(trial.number, why)
 
     def _start(self, plan: Plan | None) -> None:
-        trial, parameters = self._proposer.next(plan.parameters if plan is not None else None)
-        if plan is not None:
-            self._goes_on_with(trial._trial_id, trial.number, plan.own)
+        try:
+            trial, parameters = self._proposer.next(plan.parameters if plan is not None else None)
+            if plan is not None:
+                self._goes_on_with(trial._trial_id, trial.number, plan.own)
+        except StorageInternalError:
+            self._half_begun = True
+            raise
         self._unstarted = trial, parameters
         self._start_run(trial, parameters)
+
+    def _give_up_half_begun(self) -> None:
+        """A trial that was begun as the database failed has no run, and would be taken for one that trains."""
+        ours = {*self._training.values(), *self._stopped}
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if trial.number not in ours:
+                self._failed(trial.number, "the study's database was out of reach as it was begun")
+        self._half_begun = False
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
         """Start a trial's run; ``again``: Prefect was out of reach before the answer came, and may have started it."""
@@ -253,30 +298,44 @@ class Search:
 
         Raises:
             httpx.HTTPError: Its result could not be read just now.
+            StorageInternalError: The study could not be told just now.
         """
         assert run.state is not None
         trial = self._study.trials[number]
+        if trial.state.is_finished():  # it was told before, and the database's answer was lost
+            return
         try:
             value = run_coro_as_sync(run.state.aresult())
-            Trial(self._study, trial._trial_id).set_user_attr(RUN_S, run.total_run_time.total_seconds())
-            if PRUNED_AT in trial.user_attrs:
-                self._end(number, state=TrialState.PRUNED)
-            else:
-                self._end(number, _number(value, self._objective))
         except Exception as error:
             if isinstance(error, httpx.HTTPError) and run.state.is_completed():  # else it is the training's own
                 raise
             self._failed(number, f"{type(error).__name__}: {error}")
+            return
+        Trial(self._study, trial._trial_id).set_user_attr(RUN_S, run.total_run_time.total_seconds())
+        if PRUNED_AT in trial.user_attrs:
+            self._end(number, state=TrialState.PRUNED)
+            return
+        try:
+            found = _number(value, self._objective)
+        except Exception as error:  # whatever the flow returned may fail as it likes
+            self._failed(number, f"{type(error).__name__}: {error}")
+            return
+        self._end(number, found)
+        if self._watched_in is not None and not trial.intermediate_values:
+            self._spoken.not_compared(number)
 
     def _failed(self, number: int, words: str) -> None:
+        trial = self._study.trials[number]
+        if trial.state.is_finished():
+            return
+        Trial(self._study, trial._trial_id).set_user_attr(ERROR, words)
         self._spoken.warn("Trial %d failed: %s", number, words)
-        Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(ERROR, words)
         self._end(number, state=TrialState.FAIL)
 
     def _end(self, number: int, value: float | None = None, *, state: TrialState | None = None) -> None:
         """Tell the study how a trial has ended. The sampler may find that nothing is left to be tried."""
         try:
-            self._study.tell(number, value, state=state)
+            self._study.tell(number, value, state=state, skip_if_finished=True)
         except RuntimeError as error:
             # It calls Study.stop(), which Optuna refuses outside of its own loop. The end is written even so.
             if isinstance(error, OptunaError) or not self._study.trials[number].state.is_finished():
@@ -293,7 +352,8 @@ def _number(value: Any, objective: str) -> float:
     """
     found = value.get(objective) if isinstance(value, Mapping) else value
     try:
-        number = float(found)  # type: ignore[arg-type]
+        # As a report does, which takes an array of one number, too. A text may be one.
+        number = checks.number(found, objective) if hasattr(type(found), "__float__") else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TypeError(
             f"the flow returned {value!r}: let it return a number, or a mapping with one for {objective!r}"

@@ -12,6 +12,7 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    check_distribution_compatibility,
 )
 from optuna.study import Study
 from optuna.trial import Trial
@@ -51,6 +52,21 @@ def unfit_for_a_database(space: Space) -> str | None:
             json.dumps(kind.choices if isinstance(kind, CategoricalDistribution) else None)
         except TypeError:
             return name
+    return None
+
+
+def changed_in(study: Study, space: Space) -> tuple[str, BaseDistribution] | None:
+    """The first parameter that a study has tried otherwise, which Optuna refuses, and how; None: there is none.
+
+    Ranges may become wider or narrower. Choices stay as they are.
+    """
+    tried = {name: kind for trial in study.get_trials(deepcopy=False) for name, kind in trial.distributions.items()}
+    for name, asked in () if callable(space) else space.items():
+        if name in tried:
+            try:
+                check_distribution_compatibility(tried[name], distribution(name, asked))
+            except ValueError:
+                return name, tried[name]
     return None
 
 

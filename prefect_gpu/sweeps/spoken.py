@@ -25,6 +25,7 @@ class Spoken:
 
     def __init__(self, study: optuna.Study, objective: str) -> None:
         self._study, self._objective = study, objective
+        self._said_not_compared = False
 
     def at_rest(self, number: int) -> None:
         """A trial is over, or has stopped at a rung. Of one that failed, the warning has spoken."""
@@ -49,6 +50,17 @@ class Spoken:
         logger().warning(
             "Trial %d was suspended by hand. The sweep waits until its run is resumed or cancelled in Prefect.", number
         )
+
+    def not_compared(self, number: int) -> None:
+        """A trial has come to its end, and has told the study nothing on its way. Of others, this is not said again."""
+        if not self._said_not_compared:
+            self._said_not_compared = True
+            logger().warning(
+                "Trial %d was compared with no other one while it trained: it reported no %r at a step where trials "
+                "are looked at. Let its training call run.report(%s=...) in each step. If it does, the run's log says "
+                "what is wrong.",
+                number, self._objective, self._objective,
+            )  # fmt: skip
 
     def first_rung(self, step: int) -> None:
         """It was found where trials are to be judged first."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import TrialState
@@ -15,17 +17,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.storage.engine import masked
+from prefect_gpu.sweeps.alone import Alone, SweepError
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, Search
-from prefect_gpu.sweeps.space import Space, misfit_of, unfit_for_a_database
+from prefect_gpu.sweeps.space import Space, changed_in, misfit_of, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
+from prefect_gpu.training.trial import said_by
 
 _A_URL = "give the URL of a database, such as 'sqlite:////srv/search.db' or 'postgresql://user@host/studies'"
-
-
-class SweepError(RuntimeError):
-    """No trial of a sweep has given a result. The message has the error of the last one."""
 
 
 def sweep(
@@ -83,7 +83,9 @@ def sweep(
 
     Raises:
         ValueError: An argument makes no sense, or the storage cannot be used. The message names it.
-        SweepError: All trials failed, or none has begun in time.
+        SweepError: All trials failed, or none has begun in time. Or the study's database was out of reach for ten
+            minutes: the trainings go on, and so does the sweep when it is called again. Or another sweep goes on with
+            the study.
 
     Example:
         >>> study = sweep(train, {"lr": (1e-4, 1e-1, "log")}, trials=40)       # doctest: +SKIP
@@ -155,6 +157,12 @@ def sweep(
             f"direction={direction!r} is not allowed: the study {name!r} that is gone on with is to "
             f"{study.direction.name.lower()}. Give that, or another name."
         )
+    if not callable(space) and (changed := changed_in(study, space)):
+        parameter, before = changed
+        raise ValueError(
+            f"space[{parameter!r}]={space[parameter]!r} is not allowed: the study {name!r} that is gone on with has "
+            f"tried {before} so far, and choices and kinds do not change within a study. Give that, or another name."
+        )
     search = Search(
         train,
         study,
@@ -165,7 +173,13 @@ def sweep(
         rungs=rungs,
     )
     try:
-        search.run(trials, parallel, timeout)
+        with Alone(study) if storage else nullcontext() as alone:
+            search.run(trials, parallel, timeout, check=alone.check if alone is not None else lambda: None)
+    except StorageInternalError as error:
+        raise SweepError(
+            f"The study {name!r} has been out of reach for ten minutes: {said_by(error)}. Its trainings go on. Call "
+            "the sweep again with the same storage and name: it goes on with them."
+        ) from error
     finally:
         show(study, objective)
     found = study.get_trials(states=(TrialState.COMPLETE,))

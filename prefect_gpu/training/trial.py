@@ -221,7 +221,7 @@ class TrialLink:
                 if self._steps and STEPS not in trial.user_attrs:
                     trial.set_user_attr(STEPS, self._steps)
         except Exception as error:  # whatever is wrong with the study, the training goes on
-            logger.warning("The study %s cannot be told of this trial: %s", self._about.study, error)
+            logger.warning("The study %s cannot be told of this trial: %s", self._about.study, said_by(error))
             self._gone = True
             self._answered.set()
 
@@ -274,6 +274,14 @@ def reached_by(trials: Iterable[Any], *, maximize: bool) -> Reached:
         }
         for trial in trials
     }
+
+
+def said_by(error: Exception) -> str:
+    """What a study's database or Prefect has said. Optuna speaks of values that are too long, whatever it was."""
+    cause = error.__cause__ if type(error).__name__ == "StorageInternalError" else None
+    if cause is None:
+        return repr(error)
+    return " ".join(str(getattr(cause, "orig", None) or cause).split())
 
 
 def link_from(text: str | None, steps: int | None) -> TrialLink | None:

@@ -11,7 +11,7 @@ import pytest
 
 from flows import retrain_pipeline as pipeline
 from flows.retrain_pipeline import BATCHES, read, scan
-from prefect_gpu.retraining import DataFiles, ModelRegistry
+from prefect_gpu.retraining import DataFiles, ModelRegistry, RegistryError
 
 
 @pytest.fixture
@@ -101,6 +101,34 @@ def test_a_bad_batch_is_named(tmp_path: Path, bad: dict[str, Any], said: str) ->
     np.savez(tmp_path / "batch-0001.npz", **bad)
     with pytest.raises(ValueError, match=f"batch-0001.npz is no batch like the others. .*{said}"):
         read(str(tmp_path), names(str(tmp_path)), "train")
+
+
+def test_a_registry_that_has_had_a_champion_and_looks_empty_is_refused(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its share is not mounted, say. The new model became the champion, compared with nobody."""
+    settings["epochs"] = 1
+    pipeline.retrain_pipeline.fn(**settings, deliver=True)
+    assert not pipeline.retrain_pipeline.fn(**settings, existing=True)["promoted"], "nothing is new"
+    Path(settings["registry"]).rename(f"{settings['registry']}-elsewhere")
+    with monkeypatch.context() as patch, pytest.raises(RegistryError, match="is empty, and is said to have had"):
+        patch.setattr(pipeline.train_classifier, "fn", lambda **_: pytest.fail("it was trained"))
+        pipeline.retrain_pipeline.fn(**settings, existing=True)
+    assert pipeline.retrain_pipeline.fn(**settings)["promoted"]
+
+
+def test_a_training_that_sees_another_registry_is_not_taken_for_an_old_version(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine has not mounted the share: its model was v0001 there, and the old v0001 was judged in its place."""
+    settings["epochs"] = 1
+    pipeline.retrain_pipeline.fn(**settings, deliver=True)
+    train = pipeline.train_classifier.fn
+    monkeypatch.setattr(
+        pipeline.train_classifier, "fn", lambda **given: train(**{**given, "registry": str(tmp_path / "not mounted")})
+    )
+    with pytest.raises(RuntimeError, match="v0001 there is not the model that was just trained"):
+        pipeline.retrain_pipeline.fn(**settings, deliver=True)
 
 
 @pytest.mark.parametrize("recent", [0, -1])

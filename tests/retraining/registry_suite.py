@@ -160,6 +160,25 @@ class RegistrySuite:
         assert models.champion() == (two if promoted else one)
         assert said in found.page and "v0001, the champion" in found.page and "first champion" not in found.page
 
+    def test_a_champion_that_fails_where_the_challenger_does_not_is_named_with_the_remedy(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        """Its class is gone, or data have other columns. The error did not say which of the two models it was about."""
+        one, two = (models.register(model, data_version=data) for data in "ab")
+        models.promote(one, "the first", instead_of=None)
+        asked: list[str] = []
+
+        def losses(model: str) -> list[float]:
+            asked.append(model)
+            if len(asked) == 2:
+                raise ValueError("X has 5 features, but the model expects 4")
+            return [0.5, 1.0]
+
+        with pytest.raises(RegistryError, match=r"^v0001, the champion, .* has 5 features.* v0002 can") as failed:
+            contest(models, two, load=Path.read_text, losses=losses)
+        said = re.search(r"registry\.promote\(.*\)(?=\.$)", str(failed.value))
+        assert said is not None and eval(said[0], {"registry": models}).champion == "v0002"
+
     def test_of_all_who_come_at_the_same_time_none_is_lost(self, place: str, model: Path) -> None:
         start = Barrier(6)
 

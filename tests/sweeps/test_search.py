@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import httpx
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.samplers import BruteForceSampler, GridSampler
 from optuna.trial import TrialState
 from prefect.client.schemas.objects import FlowRun
@@ -101,10 +108,47 @@ def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
     assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
 
 
-def of_study(study: optuna.Study, space: dict[str, Any]) -> Search:
+class OfTwo:
+    """A tensor of two numbers, as PyTorch has it."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+class Strange:
+    """Has a value as a mapping does, and gives none."""
+
+    def __float__(self) -> float:
+        raise KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.array([0.5]), 0.5),  # a report takes it
+        ({"loss": np.array(0.5)}, 0.5),
+        (10**400, float("inf")),
+        ("0.5", 0.5),
+        (OfTwo(), None),
+        (Strange(), None),
+        ((0.5, 0.5), None),
+        (None, None),
+    ],
+    ids=itertools.count(),
+)
+def test_whatever_a_flow_returns_is_a_number_or_a_failure(result: Any, value: float | None) -> None:
+    study = optuna.create_study()
+    study.ask({})
+    of_study(study, {})._tell(0, over(result))
+    assert study.trials[0].value == value
+    assert study.trials[0].state is (TrialState.FAIL if value is None else TrialState.COMPLETE)
+
+
+def of_study(study: optuna.Study, space: dict[str, Any], watched_in: str | None = None) -> Search:
     """A search whose flow nobody runs."""
     train, proposer = Mock(), Proposer(study, space, learned_cost=False)
-    return Search(train, study, proposer, fixed={}, objective="loss", watched_in=None, rungs=None)
+    return Search(train, study, proposer, fixed={}, objective="loss", watched_in=watched_in, rungs=None)
 
 
 def over(result: Any) -> FlowRun:
@@ -117,3 +161,95 @@ def test_a_trial_that_was_refused_is_over_at_once(started: int, may: bool) -> No
     """It has never run, so no worker brings it back, as one does that was stopped while it ran."""
     run = FlowRun(flow_id=uuid4(), run_count=started, job_variables={"preemptible": True}, state=Crashed())
     assert runs._may_be_tried_again(run) is may
+
+
+def test_a_study_whose_database_is_out_of_reach_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program has locked it, say, or it is restarted. Results that come meanwhile are told later."""
+    path = tmp_path / "study.db"
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 0.0}})
+    study = optuna.create_study(storage=storage)
+    search = of_study(study, {"x": (0.0, 1.0)})
+    run = over(0.5).model_copy(update={"id": uuid4()})
+    monkeypatch.setattr(runs, "start", lambda *_: run.id)
+    monkeypatch.setattr(search._watch, "over", lambda ids: [(run.id, run)])
+    assert search._next(trials=2)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for _ in range(2):
+            assert search._reached(search._look, asks_study=False) is None
+            assert search._reached(lambda: search._next(trials=2)) is None
+        assert [text for text in caplog.messages if "out of reach" in text] == [
+            "The study's database is out of reach, and the sweep waits for it: database is locked"
+        ]
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 601.0)
+        with pytest.raises(StorageInternalError):
+            search._reached(search._look, asks_study=False)
+        other.execute("ROLLBACK")
+    assert search._reached(search._look, asks_study=False)
+    assert (study.trials[0].state, study.trials[0].value) == (TrialState.COMPLETE, 0.5)
+
+
+def test_a_trial_that_was_begun_as_the_database_failed_is_not_taken_for_one_that_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = optuna.create_study()
+    search = of_study(study, {"x": (0.0, 1.0)})
+
+    def fails(*_: object) -> Any:
+        study.ask({})
+        raise StorageInternalError
+
+    with monkeypatch.context() as patch, pytest.raises(StorageInternalError):
+        patch.setattr(search._proposer, "next", fails)
+        search._next(trials=2)
+    monkeypatch.setattr(runs, "start", lambda *_: uuid4())
+    assert search._next(trials=2)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
+    assert not search._next(trials=2)
+
+
+def test_a_result_that_was_told_before_its_answer_was_lost_is_told_once() -> None:
+    study = optuna.create_study()
+    study.ask({})
+    search = of_study(study, {})
+    for _ in range(2):
+        search._tell(0, over(0.5))
+    search._failed(0, "its flow run was deleted")
+    assert study.trials[0].value == 0.5 and ERROR not in study.trials[0].user_attrs
+
+
+def test_trials_that_never_report_what_is_compared_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its flow returns it, so the sweep went on, and no trial ever stopped, without a word."""
+    study = optuna.create_study()
+    search = of_study(study, {}, watched_in="sqlite:///study.db")
+    for value in (None, None, 1.5):
+        trial = study.ask({})
+        if value is not None:
+            trial.report(value, 1)
+        search._tell(trial.number, over(0.5))
+    assert [text.partition(" at a step")[0] for text in caplog.messages if "compared" in text] == [
+        "Trial 0 was compared with no other one while it trained: it reported no 'loss'"
+    ]
+
+
+def test_a_refusal_after_a_long_absence_is_waited_for_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway refuses while a server starts. The time that it was away counted, too, and the sweep ended at once."""
+    search = of_study(optuna.create_study(), {})
+    request, now = httpx.Request("POST", "http://prefect/api"), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    refusal = httpx.HTTPStatusError("404", request=request, response=httpx.Response(404, request=request))
+
+    def fails(error: Exception) -> Any:
+        return Mock(side_effect=error)
+
+    assert search._reached(fails(httpx.ConnectError("away"))) is None
+    now += 1200.0
+    assert search._reached(fails(refusal)) is None
+    now += 599.0
+    assert search._reached(fails(refusal)) is None
+    now += 2.0
+    with pytest.raises(httpx.HTTPStatusError):
+        search._reached(fails(refusal))

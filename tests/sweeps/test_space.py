@@ -105,7 +105,7 @@ def test_no_time_at_all_is_refused(timeout: Any) -> None:
 
 
 def test_a_sweep_whose_time_was_over_at_once_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Search, "run", lambda *_: None)
+    monkeypatch.setattr(Search, "run", lambda *_, **__: None)
     with pytest.raises(SweepError, match="No trial has begun: the time was over"):
         sweep(gpu()(flow(lambda x: x)), {"x": (0.0, 1.0)}, trials=1, timeout=1)
 
@@ -169,6 +169,19 @@ def test_a_study_is_gone_on_with_in_its_own_direction(tmp_path: Path) -> None:
     optuna.create_study(storage=storage, study_name="search")
     with pytest.raises(ValueError, match="'search' that is gone on with is to minimize"):
         sweep(gpu()(flow(lambda: 1)), {}, trials=1, direction="maximize", storage=storage, name="search")
+
+
+@pytest.mark.parametrize("asked", [["adam", "sgd", "lion"], (1, 3)], ids=["another choice", "another kind"])
+def test_a_study_is_gone_on_with_with_its_own_choices(tmp_path: Path, asked: Any) -> None:
+    """Optuna said that it "does not support dynamic value space", when a trial had begun."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="search")
+    propose(study, {"kind": ["adam", "sgd"], "lr": (0.1, 0.2)})
+    assert space.changed_in(study, {"kind": ["adam", "sgd"], "lr": (0.05, 0.3), "new": [1]}) is None
+    words = r"space\['kind'\]=.* is not allowed: the study 'search' .* has tried .*'adam', 'sgd'.* so far"
+    with pytest.raises(ValueError, match=words):
+        sweep(gpu()(flow(lambda kind: 1)), {"kind": asked}, trials=2, storage=storage, name="search")
+    assert len(study.trials) == 1
 
 
 def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
