@@ -35,6 +35,7 @@ from prefect_gpu.request import (
     check_job_variable_names,
     check_request,
 )
+from prefect_gpu.server_needed import server_needed
 from prefect_gpu.units import shown
 
 if TYPE_CHECKING:
@@ -294,6 +295,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
 
         Raises:
             ValueError: There is no such pool. The message says how to make it.
+            ConnectionError: No server is set, none answers, or it lets nobody in. The message says what to do.
         """
         from prefect_gpu.bundles.storage import launcher_for, read_ready_pool
 
@@ -332,10 +334,11 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         from prefect.deployments import arun_deployment
 
         try:
-            # With a key of its own: Prefect's client asks again where no answer came, and would start it a second time.
-            run = await arun_deployment(
-                f"{self.name}/{self.work_pool}", parameters=parameters, timeout=0, idempotency_key=str(uuid4())
-            )
+            with server_needed():
+                # With a key: Prefect's client asks again where no answer came, and would start it a second time.
+                run = await arun_deployment(
+                    f"{self.name}/{self.work_pool}", parameters=parameters, timeout=0, idempotency_key=str(uuid4())
+                )
         except ObjectNotFound:
             return await anyio.to_thread.run_sync(partial(self.submit, **parameters))  # type: ignore[arg-type]
         return PrefectFlowRunFuture(flow_run_id=run.id)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPool, WorkPoolStorageConfiguration
@@ -18,6 +17,7 @@ from prefect.filesystems import LocalFileSystem
 from prefect.settings import get_current_settings
 from prefect.utilities.slugify import slugify
 
+from prefect_gpu.server_needed import server_needed
 from prefect_gpu.settings import GpuSettings
 
 if TYPE_CHECKING:
@@ -108,50 +108,50 @@ async def read_ready_pool(name: str) -> WorkPool:
 
     Raises:
         ValueError: There is no such pool, it is of another type, or it has no storage. The message says what to do.
-        httpx.ConnectError: No server answers. Likewise.
+        ConnectionError: No server is set, none answers, or it lets nobody in. Likewise.
     """
-    async with get_client() as client:
-        try:
-            work_pool = await client.read_work_pool(name)
-        except httpx.ConnectError as error:  # "All connection attempts failed" is all that it says
-            raise httpx.ConnectError(
-                f"No Prefect server answers at {get_current_settings().api.url} ({error}). Start it, or say where it "
-                "is: `prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
-            ) from error
-        except ObjectNotFound as error:
-            raise ValueError(
-                f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."
-            ) from error
-        if work_pool.type != "gpu":
-            raise ValueError(
-                f"The work pool {name!r} is of the type {work_pool.type!r}, which grants no GPUs. Name another one, or "
-                "make one: `prefect work-pool create NAME --type gpu`."
-            )
-        folder = folder_of_all(GpuSettings())
-        if folder is not None:
-            work_pool = await ensure_bundle_storage(client, work_pool, folder)
-        storage = work_pool.storage_configuration
-        steps = [step is not None for step in (storage.bundle_upload_step, storage.bundle_execution_step)]
-        if all(steps):
-            closed = closed_folder(storage)
-            if closed is not None:
-                raise ValueError(
-                    f"The work pool {name!r} keeps flows that are submitted without a deployment in {closed}, where "
-                    "this user may not write. Submit as the user of its worker, or let this user write there. Or use "
-                    "S3, `prefect work-pool storage configure s3 --help`; or a deployment."
-                )
-            return work_pool
-        if any(steps):
-            raise ValueError(
-                f"The work pool {name!r} has only a part of a storage for flows that are submitted without a "
-                "deployment. Configure all of it: `prefect work-pool storage configure s3 --help`."
-            )
+    with server_needed():
+        async with get_client() as client:
+            return await _read_ready_pool(client, name)
+
+
+async def _read_ready_pool(client: PrefectClient, name: str) -> WorkPool:
+    try:
+        work_pool = await client.read_work_pool(name)
+    except ObjectNotFound as error:
         raise ValueError(
-            f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and Prefect's "
-            f"server, {get_current_settings().api.url}, is on another machine. Name a folder that you, the worker and "
-            "its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or "
-            "use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+            f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."
+        ) from error
+    if work_pool.type != "gpu":
+        raise ValueError(
+            f"The work pool {name!r} is of the type {work_pool.type!r}, which grants no GPUs. Name another one, or "
+            "make one: `prefect work-pool create NAME --type gpu`."
         )
+    folder = folder_of_all(GpuSettings())
+    if folder is not None:
+        work_pool = await ensure_bundle_storage(client, work_pool, folder)
+    storage = work_pool.storage_configuration
+    steps = [step is not None for step in (storage.bundle_upload_step, storage.bundle_execution_step)]
+    if all(steps):
+        closed = closed_folder(storage)
+        if closed is not None:
+            raise ValueError(
+                f"The work pool {name!r} keeps flows that are submitted without a deployment in {closed}, where "
+                "this user may not write. Submit as the user of its worker, or let this user write there. Or use "
+                "S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+            )
+        return work_pool
+    if any(steps):
+        raise ValueError(
+            f"The work pool {name!r} has only a part of a storage for flows that are submitted without a "
+            "deployment. Configure all of it: `prefect work-pool storage configure s3 --help`."
+        )
+    raise ValueError(
+        f"The work pool {name!r} has no storage for flows that are submitted without a deployment, and Prefect's "
+        f"server, {get_current_settings().api.url}, is on another machine. Name a folder that you, the worker and "
+        "its runs see at the same path: `export PREFECT_INTEGRATIONS_GPU_BUNDLES=FOLDER`, for the worker, too. Or "
+        "use S3, `prefect work-pool storage configure s3 --help`; or a deployment."
+    )
 
 
 def closed_folder(storage: WorkPoolStorageConfiguration) -> Path | None:

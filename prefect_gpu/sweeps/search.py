@@ -70,6 +70,7 @@ class Search:
 
     def run(self, trials: int, parallel: int, timeout: float | None) -> None:
         """Until so many trials are over, or the time is."""
+        self._train = self._train.ready()
         with SyncClientContext.get_or_create():  # one client for all questions: to make one takes longer than to ask
             self._run(trials, parallel, timeout)
 
@@ -224,7 +225,6 @@ class Search:
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
         """Start a trial's run; ``again``: Prefect was out of reach before the answer came, and may have started it."""
-        self._train = self._train.ready()
         tag = self._tag(trial)
         run_id = runs.begun(tag) if again else None
         if run_id is None:
