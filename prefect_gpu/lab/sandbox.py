@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import IO, Any, NoReturn
 
 import httpx
@@ -362,8 +362,10 @@ class Sandbox:
 def stop_on_signals() -> None:
     """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too.
 
-    Under ``nohup``, SIGHUP stays ignored.
+    Under ``nohup``, SIGHUP stays ignored. Whoever is ended so, or by Ctrl-C, says it in a line: where it was is of no
+    interest.
     """
+    sys.excepthook = _excepthook
     # If it comes while a connection is given back, SQLAlchemy logs all of it with its traceback, and then passes it on.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -399,3 +401,10 @@ def _environ(process: psutil.Process) -> dict[str, str]:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("\nStopped.", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
