@@ -82,6 +82,7 @@ class Process:
     ) -> None:
         self.log = log
         self._file: IO[bytes] = log.open("ab")
+        self._begin = self._file.tell()  # after what an earlier process has left there
         self.popen: subprocess.Popen[bytes] = popen(
             command,
             stdout=self._file,
@@ -107,7 +108,9 @@ class Process:
     @property
     def output(self) -> str:
         """Everything it has printed so far."""
-        return self.log.read_text(errors="replace")
+        with self.log.open("rb") as file:
+            file.seek(self._begin)
+            return file.read().decode(errors="replace")
 
     def wait_for_output(self, text: str, *, timeout_s: float = 300.0) -> None:
         """Wait until it has printed something.
