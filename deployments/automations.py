@@ -20,8 +20,9 @@ from prefect.client.orchestration import get_client
 from prefect.events.actions import CallWebhook
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
-from prefect.settings import get_current_settings
 from pydantic import SecretStr
+
+from prefect_gpu.server_needed import server_needed
 
 WHAT = ["waiting", "granted", "preparing", "training", "saving", "demoted", "wasting", "converged"]
 WHAT += ["preempted", "moved", "resized", "suspended", "ended"]
@@ -46,22 +47,13 @@ def notify(
         raise typer.BadParameter("--pool is empty: give the name of a work pool.")
     if not re.match(r"https?://[^/\s]", url):
         raise typer.BadParameter(f"--url {url!r} is no address of a webhook: it begins with http:// or https://.")
-    if not get_current_settings().api.url:  # Prefect would start a server for this process, which ends with it
-        raise typer.BadParameter(
-            "PREFECT_API_URL is not set: say which server the pool is in, `prefect config set "
-            "PREFECT_API_URL=http://HOST:4200/api`."
-        )
-    with get_client(sync_client=True) as client:
-        try:
+    try:
+        with server_needed(), get_client(sync_client=True) as client:
             client.read_work_pool(pool)
-        except ObjectNotFound:
-            raise typer.BadParameter(f"--pool {pool!r}: {client.api_url} has no such work pool.") from None
-        except httpx.TransportError as error:
-            raise typer.BadParameter(f"PREFECT_API_URL={client.api_url} does not answer: {error}.") from None
-        except httpx.HTTPStatusError as error:
-            code = error.response.status_code
-            remedy = "give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" if code in (401, 403) else "is it Prefect's?"
-            raise typer.BadParameter(f"PREFECT_API_URL={client.api_url} answers {code}: {remedy}.") from None
+    except ObjectNotFound:
+        raise typer.BadParameter(f"--pool {pool!r}: {client.api_url} has no such work pool.") from None
+    except ConnectionError as error:
+        raise typer.BadParameter(str(error)) from None
     block = Webhook(method="POST", url=SecretStr(url))
     document = block.save(_block_of(pool), overwrite=True)
     match = {"prefect-gpu.pool": pool, **({"prefect-gpu.outcome": outcome} if outcome else {})}

@@ -38,6 +38,7 @@ from prefect_gpu.request import (
     check_job_variable_names,
     check_request,
 )
+from prefect_gpu.server_needed import server_needed
 from prefect_gpu.units import shown
 
 if TYPE_CHECKING:
@@ -304,6 +305,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
 
         Raises:
             ValueError: There is no such pool. The message says how to make it.
+            ConnectionError: No server is set, none answers, or it lets nobody in. The message says what to do.
         """
         from prefect_gpu.bundles.storage import launcher_for, read_pool_to_submit_to
 
@@ -347,13 +349,17 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
     async def _start(self, parameters: dict[str, Any]) -> PrefectFlowRunFuture[R]:
         from prefect.deployments import arun_deployment
 
-        name = f"{self.name}/{self.work_pool}"
         try:
-            async with get_client() as client:
+            with server_needed():
+                client = get_client()
                 ask_again_soon(client)
-                # With a key of its own: Prefect's client asks again where no answer came, and would start it twice.
+                # With a key: Prefect's client asks again where no answer came, and would start it a second time.
                 run = await arun_deployment(
-                    name, client=client, parameters=parameters, timeout=0, idempotency_key=str(uuid4())
+                    f"{self.name}/{self.work_pool}",
+                    client=client,
+                    parameters=parameters,
+                    timeout=0,
+                    idempotency_key=str(uuid4()),
                 )
         except ObjectNotFound:
             return await anyio.to_thread.run_sync(partial(self.submit, **parameters))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How Prefect is asked: by one client, soon again where its database is locked, and who is told if nobody answers.
+"""How Prefect is asked: by one client, and soon again where its database is locked.
 
 Prefect's server on SQLite has its database locked for a moment now and then. It answers 503 at once to a request that
 reads before it writes, if another one has written in between. To make a flow run is such a request. Prefect's client
@@ -8,12 +8,13 @@ asks again after two seconds and then four. Meanwhile a user waits for an answer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 from prefect.context import SyncClientContext
-from prefect.settings import get_current_settings
+
+from prefect_gpu.server_needed import server_needed
 
 AGAIN_S = (0.05, 0.2, 0.4, 0.8, 1.6, 12.0)
 """After so many seconds it is asked again, time after time, where Prefect's client would take 2, 4, 8 and so on."""
@@ -36,35 +37,33 @@ def ask_again_soon(client: PrefectClient | SyncPrefectClient) -> None:
         hooks.append(hook)
 
 
-class NoServerError(httpx.ConnectError):
-    """Nobody answers where Prefect's server should be. The message says what to do."""
-
-    def __init__(self, error: httpx.ConnectError) -> None:
-        super().__init__(  # "All connection attempts failed" is all that it says
-            f"No Prefect server answers at {get_current_settings().api.url} ({error}). Start it, or say where it is: "
-            "`prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
-        )
-
-
 @contextmanager
 def one_client() -> Iterator[SyncPrefectClient]:
     """One client for all that is asked inside, also by Prefect itself; to make one takes longer than to ask.
 
     Raises:
-        NoServerError: Nobody answers.
+        ConnectionError: No server is set, none answers, or it lets nobody in. The message says what to do.
     """
-    try:
-        with SyncClientContext.get_or_create() as context:
-            ask_again_soon(context.client)
-            yield context.client
-    except NoServerError:
-        raise
-    except httpx.ConnectError as error:
-        raise NoServerError(error) from error
-    except RuntimeError as error:  # Prefect's, as it could not ask for the server's version first
-        if isinstance(error.__cause__, httpx.ConnectError):
-            raise NoServerError(error.__cause__) from error
-        raise
+    with ExitStack() as stack:
+        context = SyncClientContext.get()
+        if context is None:
+            with server_needed():
+                context = stack.enter_context(_first_asked())
+        ask_again_soon(context.client)
+        yield context.client
+
+
+@contextmanager
+def _first_asked() -> Iterator[SyncClientContext]:
+    """A client's context. The server's version is what Prefect asks for first, and says too little if that fails."""
+    with ExitStack() as stack:
+        try:
+            context = stack.enter_context(SyncClientContext())
+        except RuntimeError as error:
+            if isinstance(error.__cause__, httpx.HTTPError):
+                raise error.__cause__ from None
+            raise
+        yield context
 
 
 def _say_when(response: httpx.Response) -> None:

@@ -6,13 +6,20 @@ Each is an environment variable ``PREFECT_INTEGRATIONS_GPU_<NAME>``, an entry of
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AwareDatetime,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.runtime.telemetry.faults import SLOW, THERMAL
@@ -302,7 +309,7 @@ class GpuSettings(PrefectBaseSettings):
     notice_seconds: float = Field(
         default=30.0, gt=0, description="Seconds that are left where a notice only says TRUE."
     )
-    leave_by: datetime | None = Field(
+    leave_by: AwareDatetime | None = Field(
         default=None,
         description="A date with its time zone by which this worker's devices are needed for something else. Runs have "
         "saved by then, and none starts that would not.",
@@ -399,6 +406,14 @@ class GpuSettings(PrefectBaseSettings):
     def _valid_price(cls, value: float | dict[str, float] | None) -> float | dict[str, float] | None:
         check_price("device_hour_price", value)
         return value
+
+    @field_validator("leave_by", mode="wrap")
+    @classmethod
+    def _valid_end(cls, value: Any, read: ValidatorFunctionWrapHandler) -> AwareDatetime | None:
+        try:
+            return cast("AwareDatetime | None", read(value))
+        except ValidationError:
+            raise ValueError("no date with its time zone: give one, such as 2026-03-01T18:00+01:00") from None
 
     @field_validator("checkpoints")
     @classmethod

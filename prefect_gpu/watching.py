@@ -27,6 +27,7 @@ from prefect.client.schemas.filters import (
 from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting.losses import read_losses
 from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.server_needed import server_needed
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -100,7 +101,8 @@ def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s
 
     Raises:
         ValueError: A run is none of these, or Prefect does not know it. The message names it.
-        httpx.HTTPError: Prefect is out of reach from the beginning.
+        ConnectionError: No server is set, none answers from the beginning, or it lets nobody in. The message says what
+            to do.
 
     Example:
         ```python
@@ -113,7 +115,7 @@ def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s
         raise ValueError(f"runs={runs!r} is no list: give a list of runs, such as watch([future]).")
     ids = [_id_of(run) for run in runs]
     screen, seen = _Notebook() if _in_notebook() else _Lines(), Watch()
-    with get_client(sync_client=True) as client:
+    with server_needed(), get_client(sync_client=True) as client:
         look_again = _Patient(client, ids)
         try:
             while not seen or not all(one.over for one in seen):

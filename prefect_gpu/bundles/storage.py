@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import httpx
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPool, WorkPoolStorageConfiguration
@@ -19,7 +18,8 @@ from prefect.settings import get_current_settings
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.slugify import slugify
 
-from prefect_gpu.prefect_client import NoServerError, one_client
+from prefect_gpu.prefect_client import one_client
+from prefect_gpu.server_needed import server_needed
 from prefect_gpu.settings import GpuSettings
 
 if TYPE_CHECKING:
@@ -111,19 +111,18 @@ async def read_ready_pool(name: str) -> WorkPool:
 
     Raises:
         ValueError: There is no such pool, it is of another type, or it has no storage. The message says what to do.
-        NoServerError: No server answers. Likewise.
+        ConnectionError: No server is set, none answers, or it lets nobody in. Likewise.
     """
-    async with get_client() as client:
-        try:
-            work_pool = await client.read_work_pool(name)
-        except httpx.ConnectError as error:
-            raise NoServerError(error) from error
-        except ObjectNotFound as error:
-            raise _no_pool(name) from error
-        _must_grant_gpus(work_pool)
-        folder = folder_of_all(GpuSettings())
-        if folder is not None:
-            work_pool = await ensure_bundle_storage(client, work_pool, folder)
+    with server_needed():
+        async with get_client() as client:
+            try:
+                work_pool = await client.read_work_pool(name)
+            except ObjectNotFound as error:
+                raise _no_pool(name) from error
+            _must_grant_gpus(work_pool)
+            folder = folder_of_all(GpuSettings())
+            if folder is not None:
+                work_pool = await ensure_bundle_storage(client, work_pool, folder)
     _must_have_storage(work_pool)
     return work_pool
 
@@ -132,9 +131,9 @@ def read_pool_to_submit_to(name: str) -> WorkPool:
     """The same, for who asks with one client (:func:`~prefect_gpu.prefect_client.one_client`).
 
     Raises:
-        ValueError, NoServerError: As :func:`read_ready_pool`.
+        ValueError, ConnectionError: As :func:`read_ready_pool`.
     """
-    with one_client() as client:
+    with server_needed(), one_client() as client:
         try:
             work_pool = client.read_work_pool(name)
         except ObjectNotFound as error:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import IO, Any, NoReturn
 
 import httpx
@@ -82,6 +82,7 @@ class Process:
     ) -> None:
         self.log = log
         self._file: IO[bytes] = log.open("ab")
+        self._begin = self._file.tell()  # after what an earlier process has left there
         self.popen: subprocess.Popen[bytes] = popen(
             command,
             stdout=self._file,
@@ -107,7 +108,9 @@ class Process:
     @property
     def output(self) -> str:
         """Everything it has printed so far."""
-        return self.log.read_text(errors="replace")
+        with self.log.open("rb") as file:
+            file.seek(self._begin)
+            return file.read().decode(errors="replace")
 
     def wait_for_output(self, text: str, *, timeout_s: float = 300.0) -> None:
         """Wait until it has printed something.
@@ -362,8 +365,10 @@ class Sandbox:
 def stop_on_signals() -> None:
     """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too.
 
-    Under ``nohup``, SIGHUP stays ignored.
+    Under ``nohup``, SIGHUP stays ignored. Whoever is ended so, or by Ctrl-C, says it in a line: where it was is of no
+    interest.
     """
+    sys.excepthook = _excepthook
     # If it comes while a connection is given back, SQLAlchemy logs all of it with its traceback, and then passes it on.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -399,3 +404,10 @@ def _environ(process: psutil.Process) -> dict[str, str]:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("\nStopped.", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)

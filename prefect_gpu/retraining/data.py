@@ -162,25 +162,9 @@ def announce(dataset: str, files: DataFiles) -> Snapshot:
 
 def _ask_server() -> None:
     """Events are sent in the background, where a failure is logged and nothing else."""
-    import httpx
     from prefect.client.orchestration import get_client
-    from prefect.settings import get_current_settings
 
-    set_it = "`prefect config set PREFECT_API_URL=http://HOST:4200/api`. To try things out: `prefect-gpu up`."
-    url = get_current_settings().api.url
-    if not url:  # Prefect would start a server for this process, in which there are no automations
-        raise ConnectionError(
-            f"Nobody hears of the data: PREFECT_API_URL is not set. Say where the server is: {set_it}"
-        )
-    try:
-        with get_client(sync_client=True) as client:
-            client.hello().raise_for_status()
-    except httpx.HTTPStatusError as error:
-        code = error.response.status_code
-        remedy = "Give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" if code in (401, 403) else "Is it Prefect's?"
-        raise ConnectionError(f"Nobody hears of the data: PREFECT_API_URL={url} answers {code}. {remedy}.") from error
-    except httpx.HTTPError as error:
-        raise ConnectionError(
-            f"Nobody hears of the data: no Prefect server answers at {url} ({error!r}). Start it, or say where it is: "
-            f"{set_it}"
-        ) from error
+    from prefect_gpu.server_needed import server_needed
+
+    with server_needed("Nobody hears of the data"), get_client(sync_client=True) as client:
+        client.hello().raise_for_status()

@@ -79,6 +79,7 @@ class Search:
             check: Called again and again; raises if another sweep has taken over.
         """
         with one_client():
+            self._train = self._train.ready()
             self._run(trials, parallel, timeout, check)
 
     def _run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
@@ -269,7 +270,6 @@ class Search:
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
         """Start a trial's run; ``again``: Prefect was out of reach before the answer came, and may have started it."""
-        self._train = self._train.ready()
         tag = self._tag(trial)
         run_id = runs.begun(tag) if again else None
         if run_id is None:

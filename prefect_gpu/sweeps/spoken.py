@@ -35,7 +35,9 @@ class Spoken:
             return
         value = _value(trial)
         what = f", {self._objective} {value:.6g}" if value is not None else ""
-        steps = f" after step {trial.last_step}" if trial.last_step is not None else ""
+        # The study knows the step at which a trial was compared last. One that is complete has gone on from there.
+        compared = trial.last_step is not None and trial.state is not TrialState.COMPLETE
+        steps = f" after step {trial.last_step}" if compared else ""
         logger().info("Trial %d %s%s%s.%s", number, _ENDED[trial.state], steps, what, self._best(trials))
 
     def promoted(self, number: int, why: str) -> None:

@@ -179,7 +179,10 @@ class PoolSession:
         self._listen()
         host.controller = host.intake.controller = host.holds.controller = self.controller
         host.stream = PoolStream(
-            pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
+            lambda: self._worker.work_pool.id,
+            on_event=host.queue.on_event,
+            on_connect=self._on_connect,
+            logger=self._logger,
         )
         notice = NoticeWatch(settings, self.controller.fleet, self._logger)
         if notice.is_needed:

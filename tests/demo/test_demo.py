@@ -103,15 +103,26 @@ def test_a_worker_that_dies_is_named_with_the_end_of_its_log(tmp_path: Path, mar
 
 
 @pytest.mark.parametrize("given", [signal.SIG_IGN, signal.SIG_DFL], ids=["nohup", "terminal"])
-def test_under_nohup_a_demo_outlives_its_terminal(given: signal.Handlers) -> None:
+def test_under_nohup_a_demo_outlives_its_terminal(given: signal.Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {number: signal.signal(number, given) for number in (signal.SIGHUP, signal.SIGTERM)}
     try:
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         stop_on_signals()
         assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) is (given == signal.SIG_IGN)
         assert signal.getsignal(signal.SIGTERM) != given
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_benchmark_that_is_stopped_says_so_in_a_line(number: signal.Signals) -> None:
+    """It was a traceback of as many lines as it was deep in what it had begun."""
+    code = (
+        f"import signal; from prefect_gpu.lab import sandbox; sandbox.stop_on_signals(); signal.raise_signal({number})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode in (130, -signal.SIGINT) and ended.stderr == "\nStopped.\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

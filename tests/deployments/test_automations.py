@@ -38,7 +38,7 @@ def test_what_would_never_be_told_is_refused(wrong: dict[str, Any], named: str) 
         SCRIPT["notify"](**given)
 
 
-@pytest.mark.parametrize("status, named", [(401, "answers 401: give PREFECT_API_KEY"), (502, "answers 502: is it")])
+@pytest.mark.parametrize("status, named", [(401, r"answers 401\. Give PREFECT_API_KEY"), (502, r"answers 502\. Is it")])
 def test_a_server_that_lets_nobody_in_is_named(status: int, named: str) -> None:
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,7 @@ def test_a_server_that_lets_nobody_in_is_named(status: int, named: str) -> None:
 def test_without_a_server_there_is_nothing_to_make_an_automation_in() -> None:
     """Prefect started one for this process, which had no such pool, and began with one to fill."""
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
-        with pytest.raises(typer.BadParameter, match="PREFECT_API_URL is not set: say which server"):
+        with pytest.raises(typer.BadParameter, match=r"PREFECT_API_URL is not set\. Say where Prefect's server is"):
             SCRIPT["notify"](pool="gpus", url=URL, on=["ended"], outcome=[])
 
 

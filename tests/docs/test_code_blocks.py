@@ -107,6 +107,13 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
             assert not start or any(one.startswith(start) for one in typed), f"{block.where}: no command is {start!r}"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_who_trains_in_the_checkout_has_installed_the_checkout_itself(page: str) -> None:
+    """Runs find prefect-gpu in their folder. Of another copy than the worker's, each of them started cold."""
+    installs = [one.text for block in blocks(ROOT / page) for one in commands(block) if "'.[worker" in one.text]
+    assert installs and all(" -e " in one for one in installs)
+
+
 @pytest.mark.parametrize("block", all_of("yaml"), ids=where)
 def test_yaml_is_what_its_reader_takes(block: Block, tmp_path: Path) -> None:
     said = yaml.safe_load(block.text)

@@ -132,7 +132,7 @@ async def test_who_is_among_the_best_of_its_rung_is_promoted_and_carries_on_from
         f"Trial 0 has stopped after step 1, loss 1. {best}",
         f"Trial 1 has stopped after step 1, loss 2. {best}",
         f"Trial 0 is promoted from step 1: it is among the best of its rung. {best}",
-        f"Trial 0 is complete after step 2, loss 1. {best}",
+        f"Trial 0 is complete, loss 1. {best}",
     ]
     # The first stops, as one of one. The second is worse, so that the first is the better one of two.
     assert trace.read_text().splitlines() == ["1.0 0", "2.0 0", "1.0 1"], "no step is lost, and none is done twice"

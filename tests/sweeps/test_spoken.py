@@ -53,7 +53,7 @@ def test_each_trial_that_ends_or_stops_is_a_line_and_so_is_a_promotion() -> None
         spoken.promoted(2, "it promises most for its time")
     best = "The best so far is trial 2, with loss 0.125."
     assert lines == [
-        f"Trial 0 is complete after step 27, loss 0.25. {best}",
+        f"Trial 0 is complete, loss 0.25. {best}",
         f"Trial 1 is pruned after step 1, loss 2. {best}",
         f"Trial 2 has stopped after step 3, loss 0.125. {best}",
         f"Trial 2 is promoted from step 3: it promises most for its time. {best}",

@@ -48,6 +48,10 @@ _HINTS = (
         "Install the missing package in the run's environment: the image of its container, what its `command` names, "
         "or else the worker's.",
     ),
+    (
+        "Could not determine home directory",
+        "The user of the container has no home folder: give it one in the image, such as `ENV HOME=/tmp`.",
+    ),
     ("No space left on device", "The disk is full: remove old checkpoints or logs."),
     ("MemoryError", "The machine's memory was too small: load less data at once."),
 )

@@ -54,6 +54,7 @@ _NO_RECORD = (
     "containers. Workers that share a state folder take running containers over."
 )
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
+_NOT_BEGUN = "It had not begun: "  # in that of one whose launch was given up before Prefect saw it run
 
 
 async def _nobody(_: str) -> bool:
@@ -250,8 +251,11 @@ class Finalisation:
                     retries = policy.retries + 1 if retries is None else retries  # once, however often this is tried
                     flow_run.empirical_policy = policy.model_copy(update={"retries": retries})
                 from_where = f" It carries on from step {run.saved_step}." if run.saved_step else ""
-                waits: State = Scheduled(
-                    scheduled_time=self._clock.now(), name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}"
+                began = stopped or state.type is StateType.RUNNING
+                waits: State = Scheduled(  # one that had not begun waits as one does that nobody has looked at
+                    scheduled_time=self._clock.now(),
+                    name=AWAITING_GPU if began else None,
+                    message=f"{GAVE_WAY if began else _NOT_BEGUN}{reason}.{from_where}",
                 )
                 await self._force(flow_run, waits)
             return await self._client.read_flow_run(flow_run.id)

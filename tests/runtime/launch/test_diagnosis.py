@@ -30,6 +30,7 @@ TABLE: dict[str, tuple[int | None, tuple[str, ...], list[str]]] = {
     "no GPU memory": (1, ("torch.cuda.OutOfMemoryError: CUDA out of memory.",), ["GPU's memory", "gpu_memory"]),
     "no memory": (1, ("MemoryError",), ["machine's memory was too small"]),
     "no module": (1, ("ModuleNotFoundError: No module named 'torch'",), ["Install the missing package", "image"]),
+    "no home": (1, ("RuntimeError: Could not determine home directory.",), ["ENV HOME=/tmp"]),
     "no disk": (1, ("OSError: [Errno 28] No space left on device",), ["disk is full"]),
     "a hint of the output": (-6, ("CUDA error: no kernel image is available",), ["SIGABRT", "no code for this GPU"]),
 }  # fmt: skip

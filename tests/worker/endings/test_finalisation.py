@@ -176,6 +176,16 @@ async def test_a_run_that_gives_way_is_told_the_step_of_its_checkpoint(saved: bo
     assert told.endswith("another comes first. It carries on from step 47." if saved else "another comes first."), told
 
 
+@pytest.mark.parametrize("state", [Pending(), Running()], ids=["not begun", "begun"])
+async def test_a_run_that_had_not_begun_is_not_told_that_it_gave_way(state: State) -> None:
+    """The disk of the worker's state folder is full, say."""
+    prefect = OneRun(state)
+    await finalisation(prefect).give_way(prefect.launch(), "the disk is full")
+    begun = state.is_running()
+    assert prefect.shown == ("scheduled", "AwaitingGpu" if begun else "Scheduled")
+    assert prefect.states[-1].message == f"{'It gave way' if begun else 'It had not begun'}: the disk is full."
+
+
 @pytest.mark.parametrize("leaving", ["another comes first", ""])
 async def test_a_run_that_was_stopped_waits_again_though_its_engine_called_that_a_crash(leaving: str) -> None:
     prefect = OneRun(Running(), Crashed(message="Execution was aborted by a termination signal."))

@@ -14,6 +14,7 @@ from threading import Thread
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from prefect_gpu.runtime.devices.fleet import Fleet
 from prefect_gpu.scheduling.model.cluster import Device, Node
@@ -142,6 +143,13 @@ async def test_seconds_in_a_file_count_from_its_last_change_and_not_anew_for_a_w
             await NoticeWatch(GpuSettings(notice_file=file), fleet, LOGGER).look(client)
         ends.add(fleet.leaving[""][0])
     assert ends == {file.stat().st_ctime + 120.0}
+
+
+@pytest.mark.parametrize("date", ["2031-01-01T00:00", "2031-01-01", "tomorrow"])
+def test_a_date_to_leave_by_without_its_time_zone_is_refused(date: str) -> None:
+    """It was taken for one of the worker's own zone, which need not be that of who had set it."""
+    with pytest.raises(ValidationError, match=r"no date with its time zone: give one, such as 2026-03-01T18:00\+01:00"):
+        GpuSettings(leave_by=date)  # type: ignore[arg-type]
 
 
 async def test_a_worker_that_is_to_leave_by_a_date(tmp_path: Path) -> None:

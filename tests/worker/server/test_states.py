@@ -43,6 +43,8 @@ THEIRS: State = Pending(message=claim_words("w2", "theirs"))
         pytest.param((Scheduled(), Pending(), WAITS, Pending()), False, id="shown as waiting over another's claim"),
         pytest.param((Scheduled(), Pending(), Running(), GIVES_WAY, Pending()), True, id="moved"),
         pytest.param((Scheduled(), Pending(), GIVES_WAY, Pending()), True, id="moved before it ran"),
+        pytest.param((Scheduled(), Pending(), Scheduled(), Pending()), True, id="had not begun"),
+        pytest.param((Scheduled(), Pending(), Scheduled(), WAITS, Pending()), True, id="waited after that"),
         pytest.param((Scheduled(), Pending(), Running(), GIVES_WAY, WAITS, Pending()), True, id="waited after it"),
         pytest.param((Scheduled(), OURS, WAITS), True, id="another one shows it as waiting over our claim"),
         pytest.param((Scheduled(), OURS, WAITS, OURS), True, id="and has put our claim back"),

@@ -19,6 +19,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from prefect_gpu.runtime.drivers import fork_compatibility, intent, supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
 from prefect_gpu.runtime.drivers.docker import fencing, inside, waiting
+from prefect_gpu.runtime.drivers.docker.engine import EngineError
 from prefect_gpu.runtime.drivers.docker.gpus import GpuAccess, gpu_access
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
 
     Raises:
         docker.errors.DockerException: It is not there and cannot be pulled.
+        EngineError: It is not there and must not be pulled.
         ValueError: ``pull`` is none of the three words.
     """
     if pull not in ("missing", "always", "never"):
@@ -114,8 +116,12 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
             found = client.images.get(name)
         except ImageNotFound:
             if pull == "never":
-                raise
+                raise EngineError(
+                    f"The image {name} is not on its node, and its pull policy is Never: load it there, `docker load`, "
+                    "or choose IfNotPresent."
+                ) from None
     if found is None:
+        client.api.reload_config()  # who has logged in since the worker started: the SDK reads logins once
         client.images.pull(name)
         found = client.images.get(name)
     config = found.attrs["Config"]

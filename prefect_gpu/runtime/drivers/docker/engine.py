@@ -22,6 +22,7 @@ from prefect_gpu.runtime.drivers.docker.ssh import Dialler, SshAdapter, SshError
 _NO_REQUEST_YET = "1.41"  # any version: with one given, nothing is asked before we have set up the connection
 _CONNECTIONS = 64
 
+_LOG_IN = "Log in to the image's registry as the worker's user, on the worker's machine (`docker login REGISTRY`)"
 _REMEDIES = (
     (
         "permission denied (",
@@ -39,6 +40,11 @@ _REMEDIES = (
     ("docker: not found", "Install Docker there, and on the PATH that `ssh` gives its commands."),
     ("no program `ssh`", "Install it there (Debian: openssh-client)."),
     ("something over there says", "The start-up files of the shell over there must print nothing."),
+    ("manifest unknown", "Check the image's name and tag: its registry has no such one."),
+    ("no basic auth credentials", f"{_LOG_IN}."),
+    ("unauthorized", f"{_LOG_IN}."),
+    ("authentication required", f"{_LOG_IN}."),
+    ("requested access to the resource is denied", f"{_LOG_IN}."),
     (
         "/v2/",
         "The image's registry does not answer: is it up, and is the image's name right? An image that is on the "
@@ -47,6 +53,11 @@ _REMEDIES = (
     ("requested cpus are not available", "The node has no such cores: state the cores that it has."),
     ("no space left on device", "The node's disk is full: remove old images and containers (`docker system prune`)."),
     ("cannot allocate memory", "The node's memory is used up: fewer runs at once, or a lower memory limit."),
+    (
+        "unable to find user",
+        "The image has no such user: make it in its Dockerfile, name a USER by number, or let all runs be one, such as "
+        "1000:1000: set PREFECT_INTEGRATIONS_GPU_CONTAINER_USER.",
+    ),
     ("executable file not found", "The image must have Python 3.9 or newer, as `python3` on its PATH."),
     ("unknown device", "The node has no such GPU any more: see `nvidia-smi -L` there, and what is stated of its GPUs."),
     ("nvidia-container-cli", "NVIDIA's driver fails on the node: see `nvidia-smi` there."),
@@ -181,13 +192,13 @@ def explained(endpoint: Endpoint, doing: str) -> Iterator[None]:
     except ImageNotFound as error:
         raise EngineError(
             f"The image is not on the engine at {endpoint.url}, and it could not be pulled: {_said(error)}. Check its "
-            "name and tag, log the node in to its registry, or load it there (`docker load`)."
+            f"name and tag. {_LOG_IN}, or load the image there (`docker load`)."
         ) from error
     except NotFound as error:
         raise EngineError(f"The engine at {endpoint.url} could not {doing}: {_said(error)}.") from error
     except APIError as error:
         raise EngineError(
-            f"The engine at {endpoint.url} could not {doing}: {_said(error)}. {_remedy(error)}"
+            f"The engine at {endpoint.url} could not {doing}: {_said(error)}. {_remedy(error)}".rstrip()
         ) from error
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
         ssh = _by_ssh(error)
