@@ -163,6 +163,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.draining = False
         self.due: dict[str, float] = {}
         self.retry: dict[str, float] = {}
+        self.opened: set[str] = set()  # that run, and waste their devices, or did
 
     @initialize(nodes=clusters().filter(lambda nodes: any(node.devices and node.ends_at is None for node in nodes)))
     def begin(self, nodes: tuple[Node, ...]) -> None:
@@ -172,6 +173,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.believe(event)
         said = self.scheduler.handle(event, self.now)
         self.widen(event)
+        self.open_and_close()
         for one in said:
             if isinstance(one, Launch):
                 self.launch(one)
@@ -226,6 +228,17 @@ class AnyHistory(RuleBasedStateMachine):
                     whole = min(sizes, default=place.memory_bytes)
                     alone = replace(place, memory_bytes=whole, shared=False)
                     self.running[one.job] = (alone, replace(request, exclusive=True), queue)
+
+    def open_and_close(self) -> None:
+        """How much a run that wastes its devices keeps of them is the scheduler's word; which they are is not."""
+        state = self.scheduler.state
+        self.opened &= state.running.keys()
+        self.opened |= {job.id for job in state.running.values() if job.opened}
+        for job in map(state.running.__getitem__, self.opened & self.running.keys()):
+            place, _, queue = self.running[job.id]
+            assert job.placement is not None
+            kept = replace(place, memory_bytes=job.placement.memory_bytes, shared=job.placement.shared)
+            self.running[job.id] = (kept, job.request, queue)
 
     def launch(self, launch: Launch) -> None:
         job, place = launch.job, launch.placement
