@@ -49,7 +49,7 @@ async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:
     missing = await swarm.submit("plain", job_variables={"image": "no-such-image:1", "image_pull_policy": "Never"})
     hungry = await swarm.submit("eats_memory", mebibytes=600, job_variables={"memory_limit": "300MiB"})
     state = await swarm.until(missing)
-    assert state.is_crashed() and "The image is not on the engine" in (state.message or "")
+    assert state.is_crashed() and "is not on its node" in (state.message or "")
     state = await swarm.until(hungry)
     assert state.is_crashed() and "more memory than its container's limit" in (state.message or "")
 

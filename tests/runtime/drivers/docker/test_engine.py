@@ -185,7 +185,7 @@ print(json.dumps([os.getuid(), os.getgid(), int(status["NoNewPrivs"]), int(statu
         self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
     ) -> None:
         spec = with_container(make_spec("pass"), image="no-such-image:1", pull="never", tmp_path=tmp_path)
-        with pytest.raises(LaunchError, match="The image is not on the engine"):
+        with pytest.raises(LaunchError, match="is not on its node"):
             await driver.launch(spec)
 
     async def test_its_cores_and_its_share_are_changed_while_it_runs(self, driver: Driver, make_spec: MakeSpec) -> None:

@@ -212,7 +212,7 @@ async def test_what_is_wrong_with_one_gpu_is_said_and_the_others_are_used(
     ("image", "state", "words"),
     [
         (None, GPUS, "No image is given"),
-        ("no-such-image:1", GPUS, "The image is not on the engine"),
+        ("no-such-image:1", GPUS, "is not on its node"),
         (IMAGE, ("driver|init=9|",), "nvmlInitWithFlags: .* \\(error 9\\)"),
         (IMAGE, (DRIVER,), "knows no GPU that can be used"),
     ],
