@@ -39,7 +39,11 @@ def server_needed(otherwise: str = "") -> Iterator[None]:
         code = error.response.status_code
         if code not in _LETS_NOBODY_IN + _OF_ANOTHER:
             raise
-        remedy = "Give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING." if code in _LETS_NOBODY_IN else "Is it Prefect's?"
+        remedy = (
+            "Give PREFECT_API_KEY, or PREFECT_API_AUTH_STRING."
+            if code in _LETS_NOBODY_IN
+            else "Is it Prefect's, and is it well?"
+        )
         raise ConnectionError(f"{begin}PREFECT_API_URL={_masked(configured)} answers {code}. {remedy}") from error
     except httpx.TransportError as error:
         none = "no Prefect server" if begin else "No Prefect server"
