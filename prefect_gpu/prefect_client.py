@@ -48,22 +48,19 @@ def one_client() -> Iterator[SyncPrefectClient]:
         context = SyncClientContext.get()
         if context is None:
             with server_needed():
-                context = stack.enter_context(_first_asked())
+                context = _enter_new(stack)
         ask_again_soon(context.client)
         yield context.client
 
 
-@contextmanager
-def _first_asked() -> Iterator[SyncClientContext]:
-    """A client's context. The server's version is what Prefect asks for first, and says too little if that fails."""
-    with ExitStack() as stack:
-        try:
-            context = stack.enter_context(SyncClientContext())
-        except RuntimeError as error:
-            if isinstance(error.__cause__, httpx.HTTPError):
-                raise error.__cause__ from None
-            raise
-        yield context
+def _enter_new(stack: ExitStack) -> SyncClientContext:
+    """Enter a client's context. Prefect asks for the server's version first, and says too little if that fails."""
+    try:
+        return stack.enter_context(SyncClientContext())
+    except RuntimeError as error:
+        if isinstance(error.__cause__, httpx.HTTPError):
+            raise error.__cause__ from None
+        raise
 
 
 def _say_when(response: httpx.Response) -> None:

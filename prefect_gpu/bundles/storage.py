@@ -111,7 +111,7 @@ async def read_ready_pool(name: str) -> WorkPool:
 
     Raises:
         ValueError: There is no such pool, it is of another type, or it has no storage. The message says what to do.
-        ConnectionError: No server is set, none answers, or it lets nobody in. Likewise.
+        ConnectionError: No server is set, none answers, or it lets nobody in. The message says what to do.
     """
     with server_needed():
         async with get_client() as client:
