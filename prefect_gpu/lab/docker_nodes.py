@@ -229,16 +229,17 @@ class Lab:
         if node.process is not None:
             node.process.kill()
             node.process = None
-        # One that is killed may be about to mount something, or to start another one: until none is left.
-        end = time.monotonic() + _KILLED_S
-        while (pids := self.pids_of(node)) and time.monotonic() < end:
+        # One that is killed may be about to mount something, or to start another one: until nothing is left. What is
+        # mounted too late to be seen keeps its folder from being removed; where there is no folder, nothing mounts.
+        end, state = time.monotonic() + _KILLED_S, node.folder / "exec"
+        while (pids := self.pids_of(node)) or _mounts_in(node.folder) or state.exists():
             _signal(pids, signal.SIGKILL)
-            time.sleep(_AGAIN_S)
-        if Path("/proc/mounts").exists():
-            mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-            for mount in sorted((one for one in mounts if one.startswith(f"{node.folder}/")), reverse=True):
+            for mount in _mounts_in(node.folder):
                 _try("umount", "--lazy", mount)
-        shutil.rmtree(node.folder / "exec", ignore_errors=True)
+            shutil.rmtree(state, ignore_errors=True)
+            if time.monotonic() > end:
+                return
+            time.sleep(_AGAIN_S)
 
     def set_link(self, node: LabNode, *, up: bool) -> None:
         """Pull a node's cable, or plug it in again. The Engine's socket is a file, and can be reached all the time."""
@@ -382,13 +383,30 @@ def _pids_of(folder: Path) -> list[int]:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
+            # A process that is killed may show as a zombie while a thread of it still mounts something.
+            thread = next((one for one in (entry / "task").iterdir() if not _is_dead(one)), None)
+            if thread is None:
+                continue
             helper = (entry / "comm").read_text().strip().startswith(_DAEMONS)
-            ours = helper and f"{folder}/".encode() in (entry / "cmdline").read_bytes()
-            groups = (entry / "cgroup").read_bytes()
-            dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"  # a zombie
-            if not dead and (ours or any(id_ in groups for id_ in ids)):
+            ours = helper and f"{folder}/".encode() in (thread / "cmdline").read_bytes()
+            groups = (thread / "cgroup").read_bytes()
+            if ours or any(id_ in groups for id_ in ids):
                 found.append(int(entry.name))
     return found
+
+
+def _is_dead(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _mounts_in(folder: Path) -> list[str]:
+    """What is mounted in a folder, the innermost first."""
+    mounts = Path("/proc/mounts")
+    points = [line.split()[1] for line in mounts.read_text().splitlines()] if mounts.exists() else []
+    return sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True)
 
 
 __all__ = ["NEEDED", "SHAPING", "Lab", "LabNode", "debian_image", "missing"]

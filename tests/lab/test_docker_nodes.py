@@ -31,6 +31,13 @@ with socket.create_connection((sys.argv[1], 5001), timeout=30) as connection:
     connection.recv(1)
     print(time.perf_counter() - began)
 """
+HALF_ENDED = """
+import ctypes, pathlib, sys, threading, time
+pathlib.Path("/proc/self/comm").write_text("dockerd")
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("here", flush=True)
+ctypes.CDLL(None).pthread_exit(None)  # this thread ends, and the process shows as a zombie
+"""
 
 pytestmark = pytest.mark.needs("networks")
 
@@ -90,6 +97,34 @@ def test_starting_again_clears_away_what_was_left_even_where_a_process_still_liv
     finally:
         left.kill()
         left.wait()
+
+
+def test_an_engine_that_shows_as_a_zombie_is_there_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+    """One thread of an Engine that was killed mounted something once the lab believed it gone."""
+    lab = Lab(tmp_path, 1, "pgz", "10.75.0")
+    node = lab.nodes[0]
+    ending = subprocess.Popen([sys.executable, "-c", HALF_ENDED, f"{node.folder}/data"], stdout=subprocess.PIPE)
+    try:
+        assert ending.stdout is not None and ending.stdout.readline() == b"here\n"
+        time.sleep(0.2)
+        assert "\nState:\tZ" in Path(f"/proc/{ending.pid}/status").read_text()
+        assert lab.pids_of(node) == [ending.pid]
+        lab.stop_engine(node)
+        assert lab.pids_of(node) == []
+    finally:
+        ending.kill()
+        ending.communicate()
+
+
+def test_what_is_mounted_is_unmounted_before_it_is_removed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, 1, "pgz", "10.75.0")
+    mounted = lab.nodes[0].folder / "exec" / "netns" / "1-network"
+    mounted.mkdir(parents=True)
+    for _ in range(2):  # one above the other
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(mounted)], check=True)
+    lab.stop_engine(lab.nodes[0])
+    assert str(mounted) not in Path("/proc/mounts").read_text()
+    assert not (lab.nodes[0].folder / "exec").exists()
 
 
 def test_nothing_is_left(tmp_path: Path, racks: Lab) -> None:
