@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -82,7 +83,13 @@ class SwarmSoak(Soak):
         self._promises[run] = may_be
 
     async def trainings(self) -> dict[UUID, list[str]]:
-        """Runs that train and may be stopped, with their devices; waits for a while until there is one."""
+        """Runs that may be stopped and have half of their training before them; waits for a while until there is one.
+
+        One that ends by itself as a fault comes would count as one that the fault did not stop.
+
+        Returns:
+            By run, its devices.
+        """
         until = time.monotonic() + _TRAINS_S
         while True:
             states = await self.states([run for run, name in self.open.items() if _may_be_stopped(name)])
@@ -98,10 +105,13 @@ class SwarmSoak(Soak):
         return chance.choice(list(found)) if found else None
 
     def _devices_of(self, run: UUID) -> list[str]:
-        """By the worker's record of its launch."""
+        """By the worker's record of its launch; none if it has trained for more than half of its time."""
         for file in (self._state_dir / "runs").glob(f"{run}-*/record.json"):
             with suppress(OSError, ValueError, KeyError):  # it is being replaced, or its run is over
-                return list(json.loads(file.read_text())["placement"]["devices"])
+                record = json.loads(file.read_text())
+                trained = record["progress"].get("first_step", 0) + time.time() - record["times"]["training"]
+                if trained <= self._steps * self._step_s / 2:
+                    return list(record["placement"]["devices"])
         return []
 
     async def gave_way(self, runs: Iterable[UUID], since: datetime, within_s: float) -> int:
@@ -119,6 +129,8 @@ class SwarmSoak(Soak):
                     stopped += 1
                 elif any(one.is_final() for one in states):
                     left.discard(run)
+        for run in left:
+            print(f"{run} was neither stopped within {within_s:.0f} s nor over", file=sys.stderr, flush=True)
         return stopped
 
     def otherwise(self, run: UUID, name: str, state: State) -> bool:
