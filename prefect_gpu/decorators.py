@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
-from math import isfinite
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -26,8 +24,6 @@ from prefect.results import get_result_store, resolve_result_storage
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import get_call_parameters
-from prefect.utilities.collections import visit_collection
-from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_gpu.prefect_client import ask_again_soon, one_client
 from prefect_gpu.request import (
@@ -38,6 +34,7 @@ from prefect_gpu.request import (
     check_job_variable_names,
     check_request,
 )
+from prefect_gpu.sendable import must_be_sendable
 from prefect_gpu.server_needed import server_needed
 from prefect_gpu.units import shown
 
@@ -55,7 +52,6 @@ _BINDING = ("job_variables", "launcher", "include_files", "include_files_base_di
 # Variables of every Prefect pool: never taken for misspelt arguments.
 _COMMON_VARIABLES = {"name", "labels", "command"}
 _status: dict[str, str] = {}  # of pools, when runs were submitted to them last
-_MASKED = "**********"  # what pydantic writes in the place of a secret
 
 
 def gpu(
@@ -296,7 +292,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
             )
         # Prefect would send the name of its class in the place of a future, and of any other value that is no JSON.
         args, kwargs = resolve_futures_to_results((args, kwargs))
-        self._must_be_sendable(get_call_parameters(self.fn, args, kwargs))
+        must_be_sendable(self, get_call_parameters(self.fn, args, kwargs))
         with one_client():
             return super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
 
@@ -343,7 +339,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
             TypeError: A parameter cannot be sent to the pool: parameters travel as JSON.
         """
         parameters = resolve_futures_to_results(parameters)
-        self._must_be_sendable(parameters)
+        must_be_sendable(self, parameters)
         return run_coro_as_sync(self._start(parameters))  # type: ignore[return-value]
 
     async def _start(self, parameters: dict[str, Any]) -> PrefectFlowRunFuture[R]:
@@ -414,29 +410,6 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         variables = self.job_variables | (options.get("job_variables") or {})
         return {"work_pool_name": self.work_pool, **options, "job_variables": variables}
 
-    def _must_be_sendable(self, parameters: dict[str, Any]) -> None:
-        sent = self.serialize_parameters(parameters)
-        for name, value in parameters.items():
-            parts = _parts_of(value)
-            vanishing = [part for part in parts if _vanishes(part)]
-            kind = type(vanishing[0] if vanishing else value).__name__
-            if vanishing or (sent.get(name) == f"<{kind}>" and not isinstance(value, str)):
-                raise TypeError(
-                    f"{name}: this {kind} cannot be sent to the pool, because it is no JSON, or holds what is none. "
-                    "Give numbers, text, dates, lists, dictionaries or pydantic models, or the path of a file with it."
-                )
-            told = _parts_of(sent.get(name))
-            if any(isinstance(one, float) and not isfinite(one) for one in told):
-                raise TypeError(
-                    f"{name}: NaN and infinity cannot be sent to the pool, because they are no JSON: the run would get "
-                    "None. Give a finite number, or None; or text such as 'inf', where the flow calls float() of it."
-                )
-            if _MASKED in told and any(isinstance(one, (Secret, SecretBytes, SecretStr)) for one in parts):
-                raise TypeError(
-                    f"{name}: a secret cannot be sent to the pool: the run would get {_MASKED!r}. Give the name of a "
-                    "block that has it, and let the flow load the block."
-                )
-
     def _warn_of_unknown_variables(self, work_pool: WorkPool) -> None:
         known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))
         unknown = sorted(name for name in self.job_variables if known and name.split(".")[0] not in known)
@@ -470,25 +443,6 @@ def _say_if_nothing_starts(work_pool: WorkPool) -> None:
     elif status == "PAUSED":
         remedy = f"prefect work-pool resume {quote(name)}"
         logger.warning("Work pool %r is paused, so runs wait. Resume it: `%s`.", name, remedy)
-
-
-def _parts_of(value: Any) -> list[Any]:
-    """A value, and all that it holds."""
-    found = []
-
-    def note(part: Any) -> Any:
-        found.append(part)
-        return part
-
-    visit_collection(value, note)
-    return found
-
-
-def _vanishes(part: Any) -> bool:
-    """Whether Prefect sends ``{}`` for it, as for functions and open files, or ``[]``, as for generators used up."""
-    if isinstance(part, BaseModel) or is_dataclass(part):
-        return False
-    return callable(part) or (isinstance(part, Iterator) and not isinstance(part, list))
 
 
 def _range_of(asked: Any) -> tuple[Any, Any]:
