@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -18,6 +19,7 @@ from prefect_gpu.worker.server.asking import Asking
 from tests.live.pool import COLD, LivePool, eventually
 from tests.live.proxy import Proxy
 
+pytestmark = pytest.mark.full
 SETTINGS = COLD | {"virtual_devices": "1", "prescheduling": "false"}
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.live.pool import LivePool, eventually
 from tests.live.test_two_workers import start_leased
 
+pytestmark = pytest.mark.full
 HOUR = 3600.0
 ROOT = Path(__file__).parents[2]
 

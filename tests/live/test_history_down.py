@@ -7,8 +7,12 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from prefect_gpu.storage.history import History
 from tests.live.pool import COLD, DEADLINE_S, LivePool, eventually
+
+pytestmark = pytest.mark.full
 
 
 async def test_runs_end_without_a_history_and_their_rows_outlive_a_killed_worker(

@@ -20,6 +20,8 @@ from tests.live.test_preemption import STEPS, result_of, undisturbed
 from tests.nvml_stub import NvmlStub, build
 from tests.runtime.telemetry.test_nvml import DRIVER, gpu
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def driver(tmp_path: Path) -> NvmlStub:
