@@ -24,7 +24,7 @@ from prefect_gpu.worker.server.states import GAVE_WAY
 from tests.radosgw import S3Server
 
 _TRAINING = "Training"  # as Prefect shows it
-_TRAINS_S = 90.0  # until a container trains, on a busy machine
+_TRAINS_S = 300.0  # until a container trains: on a busy machine, after a fault that stopped all of them
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"
 # Every second run may be stopped, and would be told that its time is over if that was counted wrongly.
 _STOPPABLE = {"preemptible": True, "time_limit": "2h"}
@@ -95,6 +95,8 @@ class SwarmSoak(Soak):
             states = await self.states([run for run, name in self.open.items() if _may_be_stopped(name)])
             training = sorted((run for run, state in states.items() if state.name == _TRAINING), key=str)
             found = {run: devices for run in training if (devices := self._devices_of(run))}
+            if not found and time.monotonic() > until:
+                print(f"no run that may be stopped has trained for {_TRAINS_S:.0f} s", file=sys.stderr, flush=True)
             if found or time.monotonic() > until:
                 return found
             await asyncio.sleep(1.0)
