@@ -78,7 +78,7 @@ class Book:
         lasts = left_s(job, self._facts)
         why = f"it may need {_words(lasts)}, and its devices are promised to others or taken until it is too late"
         if self._facts.now + lasts > by - MARGIN_S:
-            why = f"it may need {_words(lasts)}, which is more than the time up to then"
+            why = f"it may need {_words(lasts)}, and its deadline is sooner than that"
         return Answer(None, earliest, why)
 
     def promise(self, job: Job) -> Answer:
