@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import httpx
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient
@@ -63,29 +64,40 @@ def _enter_new(stack: ExitStack) -> SyncClientContext:
         raise
 
 
+# The server closes the connection once it has written the error into its log, which takes it a moment. Who asks again
+# on that connection gets no answer, and Prefect's client then waits for four seconds. So it is closed at once.
 def _say_when(response: httpx.Response) -> None:
     if _may_be_locked(response):
         response.read()
-        _answer_in_time(response)
+        if _answer_in_time(response) and (stream := _connection_of(response)) is not None:
+            stream.close()
 
 
 async def _say_when_async(response: httpx.Response) -> None:
     if _may_be_locked(response):
         await response.aread()
-        _answer_in_time(response)
+        if _answer_in_time(response) and (stream := _connection_of(response)) is not None:
+            await stream.aclose()
+
+
+def _connection_of(response: httpx.Response) -> Any:
+    """What httpx lets one close, if no other request has it; None: others may, or there is none."""
+    return response.extensions.get("network_stream") if response.http_version.startswith("HTTP/1") else None
 
 
 def _may_be_locked(response: httpx.Response) -> bool:
     return response.status_code == httpx.codes.SERVICE_UNAVAILABLE and _AGAIN_AFTER not in response.headers
 
 
-def _answer_in_time(response: httpx.Response) -> None:
+def _answer_in_time(response: httpx.Response) -> bool:
+    """Say in the server's place when to ask again. Returns whether the answer is Prefect's."""
     try:
         is_prefects = response.json() == _OF_PREFECT
     except ValueError:
-        return
+        return False
     tries = response.request.extensions.get(_REFUSED, 0)
     pauses = LABELS_AGAIN_S if response.request.url.path.endswith("/labels") else AGAIN_S
     if is_prefects and tries < len(pauses):
         response.request.extensions[_REFUSED] = tries + 1  # Prefect's client sends the same request again
         response.headers[_AGAIN_AFTER] = str(pauses[tries])
+    return is_prefects

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+import uvicorn
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED, temporary_settings
 
+from prefect_gpu.lab.sandbox import free_port
 from prefect_gpu.prefect_client import AGAIN_S, LABELS_AGAIN_S, ask_again_soon, one_client
 
 LOCKED = {"exception_message": "Service Unavailable"}
@@ -61,6 +66,54 @@ def test_one_client_asks_a_locked_database_again_soon(waited_s: list[float]) -> 
 def test_one_client_gives_a_gateway_time(waited_s: list[float]) -> None:
     asked_by_one_client(httpx.Response(503, text="Bad gateway"), httpx.Response(204))
     assert len(waited_s) == 1 and waited_s[0] >= 1.0
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of a server that finds its database locked, once, and logs that for a while before it hangs up."""
+    refused: list[str] = []
+    pause = threading.Event()  # never set; the tests do not sleep
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        locked = not refused
+        refused.append(scope["path"])
+        body = json.dumps(LOCKED).encode() if locked else b"null"
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 503 if locked else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        if locked:  # as Starlette does it: the answer first, then the error
+            pause.wait(0.3)
+            raise RuntimeError("database is locked")
+
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        pause.wait(0.01)
+    yield f"http://127.0.0.1:{port}/api"
+    server.should_exit = True
+    thread.join()
+
+
+async def test_a_connection_that_the_server_is_about_to_close_is_not_used_again(
+    waited_s: list[float], server: str
+) -> None:
+    async with PrefectClient(server) as client:
+        client._client.enable_csrf_support = False
+        ask_again_soon(client)
+        await client._client.patch("/flow_runs/1/labels", json={})
+    assert len(waited_s) == 1 and waited_s[0] < 0.1
+
+
+def test_nor_by_one_client(waited_s: list[float], server: str) -> None:
+    with SyncPrefectClient(server) as client:
+        client._client.enable_csrf_support = False
+        ask_again_soon(client)
+        client._client.patch("/flow_runs/1/labels", json={})
+    assert len(waited_s) == 1 and waited_s[0] < 0.1
 
 
 def test_prefect_itself_uses_the_one_client() -> None:
