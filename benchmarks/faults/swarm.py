@@ -78,7 +78,7 @@ class SwarmSoak(Soak):
         Args:
             may_be: Whether it may be promised.
         """
-        asked = {"deadline": deadline, "deadline_kind": "promise", "time_limit": "20min"}
+        asked = {"deadline": deadline, "deadline_kind": "promise", "time_limit": "1h"}
         run = await self.submit({**self._variables, **_STOPPABLE, **asked})
         self._promises[run] = may_be
 
