@@ -62,7 +62,7 @@ class Holds:
         self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
         self.on_waiting: Callable[[FlowRun, str], None] = lambda flow_run, reason: None
         self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
-        self._missed: dict[str, Hold] = {}  # of runs that Prefect did not know of just now
+        self._missed: dict[str, Hold] = {}  # of runs that Prefect did not know of just now, or that are still to stop
 
     def expected(self, run_id: str) -> Outlook | None:
         """What is expected of a waiting run, as of the last look ahead; None: nothing is known."""
@@ -106,7 +106,7 @@ class Holds:
             self._holds = dict(sorted(self._holds.items(), key=lambda held: ahead(held[0])))
 
     def _say_again(self) -> None:
-        """Of those that Prefect did not know of: it may have been a gateway that said so. Newer words count."""
+        """Of those that could not be told just now: a gateway may not have known of them. Newer words count."""
         missed, self._missed = self._missed, {}
         for run_id, hold in missed.items():
             if run_id not in self._never and run_id not in self._holds:
@@ -133,6 +133,9 @@ class Holds:
         seen = self._intake.seen.get(run_id, Seen())
         job = self.controller.scheduler.state.jobs.get(run_id)
         if seen.flow_run is None or job is None or job.active:
+            return
+        if run_id in self.controller.runs:  # it was told to stop, and does not wait before it has
+            self._missed[run_id] = hold
             return
         if hold.code == "never" and self.controller.scheduler.state.capability.possible(job.request):
             return  # nodes have come since, and whatever it waits for now is told as well
@@ -180,7 +183,7 @@ class Holds:
     async def _write(self, run_id: str, reason: str) -> None:
         async with self._lane.budgeted(), self._intake.lock(run_id):
             job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self._intake.flow_run(run_id)
-            if job is None or job.active or flow_run is None:
+            if job is None or job.active or flow_run is None or run_id in self.controller.runs:
                 return
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
             shown = Shown(reason, self._expectations.of(run_id), CLOCK())

@@ -326,6 +326,38 @@ async def test_a_run_that_a_gateway_did_not_know_is_shown_as_waiting_all_the_sam
     assert tries == [runs[0].run_id, runs[1].run_id, runs[0].run_id]
 
 
+async def test_a_run_that_is_about_to_stop_is_shown_as_waiting_once_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its claim would be put back over what it is given as it stops, and nobody would ever start it."""
+    monkeypatch.setattr("prefect_gpu.worker.queue.holds._SHOW_WAITING_AFTER_S", 0.0)
+    prefect = OneRun()  # claimed
+    intake, run_id = an_intake(prefect), prefect.run_id
+    controller, worker = cast(Any, intake.controller), cast(Any, intake._worker)
+    controller.scheduler.state.queue_of_waiting, controller.away, controller.coming = (), {}, lambda job: None
+    worker.get_flow_run_logger = lambda _: LOGGER
+    holds = Holds(worker, a_queue(intake), intake, Lane(), LOGGER)
+    holds.controller = controller
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(holds._expectations, "refresh", nothing)
+    job = controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
+    job.status, controller.runs[run_id] = Status.STOPPING, prefect.launch()
+    intake._seen[run_id].flow_run = prefect.as_read()
+    holds.held(Hold(run_id, "devices", "all are in use"))
+    showing = asyncio.ensure_future(holds.run())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert [state.name for state in prefect.states] == ["Pending"]
+    prefect.states.append(Scheduled(message="It had not begun"))
+    job.status = Status.WAITING
+    del controller.runs[run_id]
+    for _ in range(200):
+        await asyncio.sleep(0)
+    showing.cancel()
+    assert [state.name for state in prefect.states] == ["Pending", "Scheduled", "AwaitingGpu"]
+
+
 @pytest.mark.parametrize("reads_in_vain", [1, 3])
 async def test_a_suspension_that_the_server_announces_before_it_shows_it_is_read_again(
     monkeypatch: pytest.MonkeyPatch, reads_in_vain: int
