@@ -34,6 +34,7 @@ from prefect_gpu.request import (
     check_job_variable_names,
     check_request,
 )
+from prefect_gpu.run_future import RunFuture
 from prefect_gpu.sendable import must_be_sendable
 from prefect_gpu.server_needed import server_needed
 from prefect_gpu.units import shown
@@ -294,7 +295,8 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         args, kwargs = resolve_futures_to_results((args, kwargs))
         must_be_sendable(self, get_call_parameters(self.fn, args, kwargs))
         with one_client():
-            return super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
+            future = super(GpuFlow, self.ready()).submit_to_work_pool(*args, **kwargs)
+        return RunFuture(future.flow_run_id)
 
     def ready(self) -> GpuFlow[P, R]:
         """A copy that has looked at its pool. Many runs of it can be submitted, and the pool is asked for once.
@@ -359,7 +361,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                 )
         except ObjectNotFound:
             return await anyio.to_thread.run_sync(partial(self.submit, **parameters))  # type: ignore[arg-type]
-        return PrefectFlowRunFuture(flow_run_id=run.id)
+        return RunFuture(run.id)
 
     def with_options(self, **options: Any) -> GpuFlow[P, R]:  # type: ignore[override]
         """A copy with other options; those of Prefect's flows, and ``job_variables``."""

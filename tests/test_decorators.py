@@ -18,12 +18,14 @@ from prefect import Flow, flow, get_client, task
 from prefect.blocks.system import Secret
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
+from prefect.exceptions import FailedRun
 from prefect.futures import PrefectFlowRunFuture
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Crashed, Pending
+from prefect.states import Crashed, Failed, Pending
 from pydantic import SecretStr
 
 from benchmarks._host.served import using
+from prefect_gpu import run_future
 from prefect_gpu.bundles.execute import read_bundle
 from prefect_gpu.bundles.storage import UPLOAD_STEP, api_is_local, closed_folder, ensure_bundle_storage
 from prefect_gpu.bundles.upload import main as upload_command
@@ -262,6 +264,25 @@ def test_submitted_flows_run_in_another_process_and_bring_back_their_results(poo
         assert len({first.result()[1], second[1], os.getpid()}) == 3
         with pytest.raises(ArithmeticError, match="on purpose"):
             broken.result()
+
+
+@pytest.mark.parametrize("name", ["TimedOut", "Given up"])
+def test_a_run_whose_last_state_has_a_name_of_its_own_is_waited_for(
+    pool: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_future, "_FIRST_LOOK_S", 0.5)
+    future = gpu(pool, gpus=0)(plain).submit()
+
+    async def end_it_while_it_is_waited_for() -> None:
+        waiting = asyncio.create_task(future.wait_async())
+        await asyncio.sleep(1)  # Prefect's future has looked by then, and waits for an event
+        async with get_client() as client:
+            await client.set_flow_run_state(future.flow_run_id, Failed(name=name), force=True)
+        await asyncio.wait_for(waiting, 60)
+
+    asyncio.run(end_it_while_it_is_waited_for())
+    with pytest.raises(FailedRun):
+        future.result()
 
 
 def test_included_files_are_there_and_the_users_own_folder_is_untouched(

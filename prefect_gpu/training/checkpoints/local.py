@@ -47,6 +47,7 @@ _NAME = re.compile(r"^step-(\d{6,})(?:\.(\d+))?$")
 _OURS = re.compile(r"^(pool|current|step-\d{6,}(\.\d+)?)(\.tmp)?$")
 _STORE = re.compile(r"^(best(-[\w-]+)?|training-[\w-]+)$")  # of the best ones, and of a later training of the run
 _KEPT = 2
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _HARDLY_ANY = 1 << 16  # bytes that are free on a disk that is full
 
 
@@ -73,9 +74,6 @@ class CheckpointStore:
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._pool and self._made_for() != self._pool:
-            self._replace(_POOL, self._pool)
         try:
             return self._save(callback, step, loss)
         except _NoRoom:
@@ -84,10 +82,7 @@ class CheckpointStore:
         return self._save(callback, step, loss)
 
     def _save(self, callback: SaveCallback, step: int, loss: float | None) -> Checkpoint:
-        final = self._free_name(step)
-        aside = self.folder / f"{final.name}.tmp"
-        _remove(aside)
-        aside.mkdir()
+        final, aside = self._begin(step)
         try:
             callback(aside / PAYLOAD)
             with ThreadPoolExecutor(1) as disk:  # it writes while we read what is in memory still
@@ -106,13 +101,41 @@ class CheckpointStore:
             full = isinstance(error, Exception) and self._is_full(error, aside)
             _remove(aside)
             if full:
-                raise _NoRoom(f"The disk of {self.folder} has no room for it: make room there. ({error})") from error
+                raise self._no_room(error) from error
             raise
         self._remove_older(final.name)
         return Checkpoint(step, final / manifest.payload, manifest.size_bytes, loss)
 
+    def _begin(self, step: int) -> tuple[Path, Path]:
+        """(Where a checkpoint will be, an empty folder to write it in.)"""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._pool and self._made_for() != self._pool:
+                self._replace(_POOL, self._pool)
+            final = self._free_name(step)
+            aside = self.folder / f"{final.name}.tmp"
+            _remove(aside)
+            aside.mkdir()
+        except OSError as error:
+            if error.errno in _FULL:
+                raise self._no_room(error) from error
+            raise CheckpointError(
+                f"Nothing can be written in {self.folder}: let the run's user write there, or name another folder "
+                f"(PREFECT_INTEGRATIONS_GPU_CHECKPOINTS). ({error})"
+            ) from error
+        return final, aside
+
     def restore(self) -> Checkpoint | None:
         """See :meth:`.Store.restore`."""
+        try:
+            os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:  # to begin anew would end with the loss of what is there
+            raise CheckpointError(
+                f"The checkpoints in {self.folder} are out of reach: {error}. Check that its disk is there, and let "
+                "the run's user read it."
+            ) from error
         for name in self._candidates():
             try:
                 return self._verified(self.folder / name)
@@ -230,9 +253,12 @@ class CheckpointStore:
         fresh.replace(self.folder / name)
         _sync(self.folder)
 
+    def _no_room(self, error: BaseException) -> _NoRoom:
+        return _NoRoom(f"The disk of {self.folder} has no room for it: make room there. ({error})")
+
     def _is_full(self, error: Exception, aside: Path) -> bool:
         """Whether the disk was too small. What frameworks raise then often does not say so: PyTorch's is no OSError."""
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in _FULL:
             return True
         with contextlib.suppress(OSError):
             before = next((_size(self.folder / name) for name in self._finished()), 0)

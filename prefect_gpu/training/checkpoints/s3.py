@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import boto3
@@ -64,8 +65,16 @@ TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 MISSING = ("NoSuchKey", "404", "NotFound")
 _DENIED = "AccessDenied"
 _TRIES = 5
+_SILENT_S = 30.0  # after so long without a word of an answer, a request is sent again
+_PATIENCE_S = 60.0  # after so long it is not sent a third time: the training waits meanwhile
 _READ_BYTES = 1 << 20
 _MOST_AT_ONCE = 1000  # objects that one request may remove
+
+
+class _NoAnswer(BotoCoreError):  # type: ignore[misc]
+    """A request was sent, again and again, for long enough."""
+
+    fmt = "the server has not answered for {seconds:.0f} s"
 
 
 class _Object(NamedTuple):
@@ -97,7 +106,8 @@ class S3CheckpointStore:
         self, location: S3Location, client: Any = None, *, credentials: Mapping[str, str] | None = None, pool: str = ""
     ) -> None:
         self.location = location
-        self._client = client or s3_client(location, credentials or {})
+        self._client = client or s3_client(location, credentials or {}, read_timeout=_SILENT_S)
+        self._client.meta.events.register("request-created.s3", _have_patience, unique_id="prefect-gpu-patience")
         self._unmarked_pool = pool
 
     @cached_property
@@ -191,6 +201,8 @@ class S3CheckpointStore:
                     )
                     parts.append({"ETag": sent["ETag"], "PartNumber": number})
                 self._client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts})
+            except _NoAnswer:
+                raise  # to end the upload would take as long again: the next save does it
             except BaseException:
                 with contextlib.suppress(BotoCoreError, ClientError):
                     self._client.abort_multipart_upload(**target, UploadId=upload)
@@ -403,6 +415,21 @@ def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: b
     return session.client(
         "s3", endpoint_url=location.endpoint_url or None, region_name=location.region or None, config=config
     )
+
+
+def _have_patience(request: Any, **_: Any) -> None:
+    """Before each try of a request: botocore counts its tries, and each may take as long as the server is silent.
+
+    One is always tried twice: a connection that was idle for long may have gone without a word.
+
+    Raises:
+        _NoAnswer: It has been tried for long enough.
+    """
+    begun, tries = request.context.get("prefect_gpu_tries") or (monotonic(), 0)
+    request.context["prefect_gpu_tries"] = begun, tries + 1
+    taken = monotonic() - begun
+    if tries > 1 and taken > _PATIENCE_S:
+        raise _NoAnswer(seconds=taken)
 
 
 def _write(content: Iterable[bytes], target: Path) -> FileFacts:

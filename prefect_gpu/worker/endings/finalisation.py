@@ -100,21 +100,15 @@ class Finalisation:
         try:
             return await self._brought_to_its_end(run, report, api_was_away=api_was_away)
         except ObjectNotFound:
-            run.deleted = True
             return "cancelled", "The flow run was deleted while it ran."
 
     async def _brought_to_its_end(
         self, run: Launch, report: ExitReport, *, api_was_away: bool
     ) -> tuple[Outcome | None, str]:
         while True:
-            finalised = await self._persist(run, lambda: self._finalise(run, report, api_was_away))
+            finalised = await self.asking.persist_of(run, lambda: self._finalise(run, report, api_was_away))
             if finalised is not None:
                 return finalised
-
-    async def _persist(self, run: Launch, ask: Callable[[], Awaitable[T]]) -> T:
-        """Raises ObjectNotFound if the run was deleted."""
-        pool_id = str(run.record.known.get("pool_id", ""))
-        return await self.asking.persist(ask, pool_id=pool_id, what=f"run {run.record.name} ({run.run_id})")
 
     async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
         """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
@@ -261,7 +255,7 @@ class Finalisation:
             return await self._client.read_flow_run(flow_run.id)
 
         try:
-            return await self._persist(run, work)
+            return await self.asking.persist_of(run, work)
         except ObjectNotFound:
             return None
 
@@ -290,7 +284,7 @@ class Finalisation:
             return None
 
         try:
-            flow_run = await self._persist(run, begun)
+            flow_run = await self.asking.persist_of(run, begun)
             if flow_run is None or flow_run.state is None:
                 return None
             outcome, message = await self._brought_to_its_end(run, ExitReport(returncode=None), api_was_away=False)

@@ -71,7 +71,7 @@ async def keep_what_it_took(asking: Asking, run: Launch, *, ends: bool = False) 
         labels[TOOK] = json.dumps(known[CONSUMED], sort_keys=True)
     if labels:
         with suppress(ObjectNotFound):
-            await asking.persist(lambda: asking.label(run.run_id, labels))
+            await asking.persist_of(run, lambda: asking.label(run.run_id, labels))
 
 
 def _is_amount(value: object) -> bool:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,9 @@ import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.exceptions import ObjectNotFound
 from prefect.types import KeyValueLabels
+
+if TYPE_CHECKING:  # it needs numpy, and what submits has none
+    from prefect_gpu.runtime.launch.launch import Launch
 
 T = TypeVar("T")
 NO_ANSWERS = (httpx.HTTPError, ObjectNotFound, json.JSONDecodeError)
@@ -96,6 +99,22 @@ class Asking:
                 self.logger.debug("Prefect does not answer (%r); asking again", error)
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def persist_of(self, run: Launch, ask: Callable[[], Awaitable[T]]) -> T:
+        """:meth:`persist`, of a launched run. That it was deleted is believed once: it holds its devices meanwhile.
+
+        Raises:
+            ObjectNotFound: It was deleted.
+            httpx.HTTPStatusError: Prefect refuses the request.
+        """
+        if run.deleted:
+            raise ObjectNotFound(LookupError(run.run_id))
+        pool_id, what = str(run.record.known.get("pool_id", "")), f"run {run.record.name} ({run.run_id})"
+        try:
+            return await self.persist(ask, pool_id=pool_id, what=what)
+        except ObjectNotFound:
+            run.deleted = True
+            raise
 
     async def label(self, run_id: str, labels: KeyValueLabels) -> None:
         """Add labels to a run, once: the caller says what follows if Prefect does not answer.

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -229,6 +230,27 @@ def test_a_crash_before_the_pointer_moved_finds_the_complete_one(tmp_path: Path)
     (tmp_path / "current").unlink()
     restored = store.restore()
     assert restored is not None and restored.step == 2
+
+
+def test_a_folder_that_nobody_can_look_into_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "run")  # as one that its user may not read; root may read all
+    with pytest.raises(CheckpointError, match=r"The checkpoints in .*run are out of reach: .*levels of symbolic links"):
+        CheckpointStore(tmp_path / "run").restore()
+    assert CheckpointStore(tmp_path / "none").restore() is None
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_said_in_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    store = CheckpointStore(tmp_path / "file" / "run", pool="ours")
+    assert store.restore() is None
+    told: list[dict[str, Any]] = []
+    saver = Saver(store, 1e-9, told.append)
+    saver.begin()
+    saver.obey(Mailbox(), save_text("weights"), step=3)
+    assert "name another folder (PREFECT_INTEGRATIONS_GPU_CHECKPOINTS)" in told[0]["error"]
+    assert "Traceback" not in caplog.text and "training goes on. Nothing can be written in" in caplog.text
 
 
 def test_damage_is_said_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

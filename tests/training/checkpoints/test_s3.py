@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -224,6 +225,17 @@ def test_a_bucket_that_is_out_of_reach_is_only_a_warning(caplog: pytest.LogCaptu
     place = RunCheckpoints(f"s3://{BUCKET}/x?endpoint_url=http://127.0.0.1:9", logging.getLogger("tests"))
     assert list(place.leftovers()) == []
     assert "Whether old runs have left checkpoints is not known" in caplog.text
+
+
+def test_a_server_that_takes_data_and_goes_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    monkeypatch.setattr("prefect_gpu.training.checkpoints.s3._SILENT_S", 0.2)
+    monkeypatch.setattr("prefect_gpu.training.checkpoints.s3._PATIENCE_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = S3Location(BUCKET, "x", f"http://127.0.0.1:{silent.getsockname()[1]}", "any")
+        with pytest.raises(CheckpointError, match=r"out of reach: the server has not answered for .* s\. Check that"):
+            S3CheckpointStore(place).save(save_text("weights"), 1)
 
 
 SAVES = """

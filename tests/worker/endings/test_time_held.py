@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from prefect.states import Scheduled
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Running, Scheduled
 
 from prefect_gpu.runtime.clock import CLOCK
+from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch.launch import CONSUMED
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.time_held import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
 from tests.runtime.launches import launched
-from tests.worker.prefect_stand_in import OneRun, asking
+from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
 
 
 @pytest.mark.parametrize("limit_s", [None, 100.0])
@@ -59,3 +62,23 @@ def test_a_label_that_somebody_else_has_written_is_no_cost(label: object) -> Non
     prefect = OneRun(Scheduled())
     prefect.run.labels = cast(Any, {TOOK: label})
     assert not taken_before(prefect.as_read()).get(CONSUMED)
+
+
+async def test_that_a_run_was_deleted_is_believed_once() -> None:
+    """Each time takes minutes, and the run holds its devices until it is settled."""
+    prefect = OneRun(Running())
+    run, asked = prefect.launch(), []
+
+    async def gone(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise ObjectNotFound(LookupError())
+
+    prefect.update_flow_run_labels = prefect.read_flow_run = gone  # type: ignore[assignment,method-assign]
+    run.record.known[CONSUMED] = {"device_s": 1.0}
+    await keep_what_it_took(asking(prefect), run)
+    assert len(asked) == 3, "not at the first word"
+    ends = Finalisation(asking(prefect), HOST_PREFIX)
+    assert await ends.give_way(run, "it was suspended") is None
+    assert (await ends.finalise(run, ExitReport(-9), api_was_away=False))[0] == "cancelled"
+    await keep_what_it_took(asking(prefect), run, ends=True)
+    assert len(asked) == 3 and run.deleted
