@@ -32,6 +32,7 @@ from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by, s
 
 ERROR = "error"  # user attributes of a trial: why it failed
 RUN = "flow_run"  # its flow run
+NO_RUN = "no_run"  # whether it failed before it had one, through no fault of its own: another trial gets its place
 _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
 _LOOK_S = 0.5  # between two questions to Prefect
 _REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away; so long may a database be, too
@@ -97,7 +98,7 @@ class Search:
             time.sleep(_LOOK_S)
         if self._unstarted is not None:
             number, words = self._unstarted[0].number, "the time was over before Prefect could be told to start its run"
-            self._insist(partial(self._failed, number, words))
+            self._insist(partial(self._failed, number, words, counts=False))
         for number, run_id in self._stopped.items():
             try:
                 runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
@@ -164,7 +165,7 @@ class Search:
         """The run of a trial whose sweep has ended before it could take it down: else it would train for nobody."""
         run_id = runs.begun(self._tag(trial))
         if run_id is None:
-            self._failed(trial.number, "the sweep ended before it had started this trial's run")
+            self._failed(trial.number, "the sweep ended before it had started this trial's run", counts=False)
         else:
             self._training[run_id] = trial.number
             Trial(self._study, trial._trial_id).set_user_attr(RUN, str(run_id))
@@ -195,7 +196,7 @@ class Search:
         if self._half_begun:
             self._give_up_half_begun()
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
-        may_start = not self._exhausted and sum(trial.state in _BEGUN for trial in known) < trials
+        may_start = not self._exhausted and sum(map(_counts, known)) < trials
         plan = None
         if self._rungs is not None:
             self._known_rungs = with_first_rung(self._rungs, self._study, known, self._spoken.first_rung)
@@ -265,7 +266,7 @@ class Search:
         ours = {*self._training.values(), *self._stopped}
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in ours:
-                self._failed(trial.number, "the study's database was out of reach as it was begun")
+                self._failed(trial.number, "the study's database was out of reach as it was begun", counts=False)
         self._half_begun = False
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
@@ -324,10 +325,12 @@ class Search:
         if self._watched_in is not None and not trial.intermediate_values:
             self._spoken.not_compared(number)
 
-    def _failed(self, number: int, words: str) -> None:
+    def _failed(self, number: int, words: str, *, counts: bool = True) -> None:
         trial = self._study.trials[number]
         if trial.state.is_finished():
             return
+        if not counts:
+            Trial(self._study, trial._trial_id).set_user_attr(NO_RUN, True)
         Trial(self._study, trial._trial_id).set_user_attr(ERROR, words)
         self._spoken.warn("Trial %d failed: %s", number, words)
         self._end(number, state=TrialState.FAIL)
@@ -341,6 +344,11 @@ class Search:
             if isinstance(error, OptunaError) or not self._study.trials[number].state.is_finished():
                 raise
             self._exhausted = True
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether it is one of the trials that there are to be."""
+    return trial.state in _BEGUN and not trial.user_attrs.get(NO_RUN)
 
 
 def _number(value: Any, objective: str) -> float:

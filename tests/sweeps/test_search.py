@@ -84,6 +84,19 @@ def test_a_run_whose_sweep_was_killed_before_it_took_it_down_is_waited_for(monke
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
 
 
+def test_a_trial_that_never_had_a_run_gives_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep was interrupted as it started the run. Called again, it had one trial less than it was asked for."""
+    study = optuna.create_study()
+    study.ask({})
+    monkeypatch.setattr(runs, "begun", lambda tag: None)
+    monkeypatch.setattr(runs, "start", lambda *_: uuid4())
+    search = of_study(study, {"x": (0.0, 1.0)})
+    search._take_over()
+    assert study.trials[0].state is TrialState.FAIL and "before it had started" in study.trials[0].user_attrs[ERROR]
+    assert search._next(trials=1) and list(search._training.values()) == [1]
+    assert not search._next(trials=1)
+
+
 def test_a_run_that_was_started_though_no_answer_came_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
 
@@ -206,9 +219,9 @@ def test_a_trial_that_was_begun_as_the_database_failed_is_not_taken_for_one_that
         patch.setattr(search._proposer, "next", fails)
         search._next(trials=2)
     monkeypatch.setattr(runs, "start", lambda *_: uuid4())
-    assert search._next(trials=2)
+    assert search._next(trials=1), "one that has no run gives its place to another"
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
-    assert not search._next(trials=2)
+    assert not search._next(trials=1)
 
 
 def test_a_result_that_was_told_before_its_answer_was_lost_is_told_once() -> None:
