@@ -25,6 +25,7 @@ from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
+from prefect_gpu.sweeps.space import misfit_of
 from prefect_gpu.sweeps.spoken import Spoken
 from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
@@ -70,6 +71,7 @@ class Search:
         self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
         self._away: set[str] = set()  # what is out of reach: Prefect, or the study's database
         self._refused_since: dict[str, float] = {}  # without anything else between
+        self._has_started = False  # whether a trial's run, in this call
         self._half_begun = False  # whether the database failed as a trial was begun, which may be there even so
         self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
@@ -274,10 +276,28 @@ class Search:
         tag = self._tag(trial)
         run_id = runs.begun(tag) if again else None
         if run_id is None:
-            run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial), tag)
-        self._unstarted = None
+            asked = {**self._fixed, **parameters}
+            try:
+                run_id = runs.start(self._train, asked, self._about(trial), tag)
+            except TypeError as error:  # before anything was sent
+                self._refused(trial, asked, error)
+                return
+        self._unstarted, self._has_started = None, True
         self._training[run_id] = trial.number
         trial.set_user_attr(RUN, str(run_id))
+
+    def _refused(self, trial: Trial, asked: Mapping[str, Any], error: TypeError) -> None:
+        """A trial cannot be started with its parameters, which only a space that is a function shows so late.
+
+        Raises:
+            ValueError: It is the first one of this call: the space is wrong, rather than a branch of it.
+        """
+        misfit = misfit_of(self._train.fn, asked)
+        words = f"space and fixed do not fit the parameters of the flow {self._train.name!r}: {misfit or error}"
+        self._unstarted = None
+        self._failed(trial.number, words, counts=self._has_started)
+        if not self._has_started:
+            raise ValueError(words.rstrip(".") + ".") from error
 
     def _goes_on_with(self, trial_id: int, number: int, needed: Mapping[str, float]) -> None:
         """Have a trial find with which values it goes on at its next rungs; without any the rungs decide."""
