@@ -35,6 +35,7 @@ from prefect_gpu.retraining.versions import (
     version_name,
 )
 from prefect_gpu.training.checkpoints import CheckpointError
+from prefect_gpu.training.checkpoints.manifest import files_of
 
 T = TypeVar("T")
 Record = TypeVar("Record", "Version", "Decision")
@@ -83,12 +84,14 @@ class ModelRegistry:
             AlreadyRegistered: There is a version of these data. Nothing was registered.
             RegistryError: It could not be written.
             TypeError: What is said of it is of another kind. Nothing was registered.
-            ValueError: ``data_version`` is empty.
+            ValueError: ``data_version`` is empty, or ``model`` is a folder without files.
         """
         about = plain(checked({"data_version": data_version, **about}))  # before anything is copied
         data_version, model = about.pop("data_version"), Path(model)
         if not again and (found := self.of_data(data_version)):
             raise AlreadyRegistered(found)
+        if model.is_dir() and not any(files_of(model)):  # a version is kept for good
+            raise ValueError(f"model={str(model)!r} is a folder without files: register it once the model is in it.")
         place = f"models/{secrets.token_hex(8)}"
         store = self.place.below(place).store()
         hashes = []

@@ -69,6 +69,10 @@ class RegistrySuite:
         (tmp_path / "model" / "layers" / "1").write_text("weights")
         made = models.register(tmp_path / "model", data_version="a")
         assert models.load(made, lambda path: (path / "layers" / "1").read_text()) == "weights"
+        (tmp_path / "empty" / "layers").mkdir(parents=True)
+        with pytest.raises(ValueError, match=r"model='.*empty' is a folder without files"):
+            models.register(tmp_path / "empty", data_version="b")
+        assert models.versions() == [made]
 
     def test_there_is_one_version_of_the_same_data_unless_another_is_wanted(
         self, models: ModelRegistry, model: Path
