@@ -81,17 +81,20 @@ def parallel_coordinates(study: optuna.Study, objective: str) -> bytes | None:
     )
     try:
         import matplotlib
-
-        matplotlib.use("Agg")
         from matplotlib import pyplot
         from optuna.visualization.matplotlib import plot_parallel_coordinate
     except ImportError:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna calls its drawings experimental
-        plot_parallel_coordinate(drawn_study, target_name=objective)
-    figure, drawn = pyplot.gcf(), io.BytesIO()
-    figure.set_size_inches(9, 4)
-    figure.savefig(drawn, format="png", dpi=90, bbox_inches="tight")
-    pyplot.close(figure)
+    drawn, users = io.BytesIO(), matplotlib.get_backend()
+    matplotlib.use("Agg")  # no window opens
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna calls its drawings experimental
+            plot_parallel_coordinate(drawn_study, target_name=objective)
+        figure = pyplot.gcf()
+        figure.set_size_inches(9, 4)
+        figure.savefig(drawn, format="png", dpi=90, bbox_inches="tight")
+        pyplot.close(figure)
+    finally:
+        matplotlib.use(users)  # else what a notebook draws after its sweep would not be seen
     return drawn.getvalue()

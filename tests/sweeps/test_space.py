@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import matplotlib
 import optuna
 import pytest
 from hypothesis import given
@@ -198,8 +199,10 @@ def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
     rows = table(study, "accuracy")
     assert [row["state"] for row in rows] == ["complete", "complete", "pruned", "fail"]
     assert [row["accuracy"] for row in rows[:3]] == ["3", "1", "9"]
+    matplotlib.use("svg")
     picture = parallel_coordinates(study, "accuracy")
     assert picture is not None and picture.startswith(b"\x89PNG")
+    assert matplotlib.get_backend() == "svg", "a notebook shows what is drawn after its sweep"
     assert parallel_coordinates(optuna.create_study(), "accuracy") is None
 
 
