@@ -88,6 +88,9 @@ class Search:
     def _run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
+        before = sum(map(_counts, self._study.get_trials(deepcopy=False)))
+        if before >= trials and not self._training:  # else the search goes on with those that train
+            self._spoken.none_is_new(before, trials)
         while True:
             check()
             if self._training:

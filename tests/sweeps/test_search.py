@@ -143,6 +143,19 @@ def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
     assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
 
 
+def test_whoever_asks_for_no_more_trials_than_there_were_is_told_that_none_is_new(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A changed training seemed to be searched, and the results of the old one were returned."""
+    study = optuna.create_study(study_name="search")
+    study.tell(study.ask({}), 0.5)
+    of_study(study, {})._run(1, 1, None, lambda: None)
+    assert [text for text in caplog.messages if "none is begun" in text] == [
+        "The study 'search' has 1 trial of an earlier sweep, and trials=1 asks for no more: none is begun. For more "
+        "trials, give a larger number; to search anew, give another name=."
+    ]
+
+
 class OfTwo:
     """A tensor of two numbers, as PyTorch has it."""
 
