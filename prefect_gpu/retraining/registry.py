@@ -244,6 +244,8 @@ class ModelRegistry:
     def _decide(
         self, action: Action, version: Version, champion: str, reason: str, expected: str, about: Mapping[str, Any]
     ) -> Decision:
+        if not isinstance(reason, str):  # it is kept for good, and each page of decisions has it
+            raise TypeError(f"reason={reason!r} is not allowed: give a text.")
         for _ in range(_TRIES):
             newest = self._newest()
             if (newest.champion if newest else "") != expected:
