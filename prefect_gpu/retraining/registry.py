@@ -281,7 +281,7 @@ def _line_of_champions(decisions: list[Decision]) -> list[str]:
     for decision in decisions:
         if decision.action == "rolled back" and decision.champion in line:
             del line[line.index(decision.champion) :]
-        if decision.action != "kept":
+        if decision.action != "kept" and line[-1:] != [decision.champion]:  # it may be promoted once more
             line.append(decision.champion)
     return line
 
