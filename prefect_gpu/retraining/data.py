@@ -142,13 +142,15 @@ def announce(dataset: str, files: DataFiles) -> Snapshot:
 
     Raises:
         ValueError: ``dataset`` is no name.
+        TypeError: ``files`` are none, such as the name of their folder.
         ConnectionError: No Prefect server answers, so that nobody would hear of it. The message says what to do.
     """
     from prefect.events import emit_event
 
     if not isinstance(dataset, str) or not dataset.strip():
         raise ValueError(f"dataset={dataset!r} is no name: give the one that the automation's trigger has.")
-
+    if not isinstance(files, DataFiles):
+        raise TypeError(f"files={files!r} is not allowed: give DataFiles({files!r}).")
     snapshot, place = files.snapshot(), files.place.address
     _ask_server()
     emit_event(

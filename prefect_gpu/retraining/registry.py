@@ -35,6 +35,7 @@ from prefect_gpu.retraining.versions import (
     version_name,
 )
 from prefect_gpu.training.checkpoints import CheckpointError
+from prefect_gpu.training.checkpoints.manifest import files_of
 
 T = TypeVar("T")
 Record = TypeVar("Record", "Version", "Decision")
@@ -83,12 +84,14 @@ class ModelRegistry:
             AlreadyRegistered: There is a version of these data. Nothing was registered.
             RegistryError: It could not be written.
             TypeError: What is said of it is of another kind. Nothing was registered.
-            ValueError: ``data_version`` is empty.
+            ValueError: ``data_version`` is empty, or ``model`` is a folder without files.
         """
         about = plain(checked({"data_version": data_version, **about}))  # before anything is copied
         data_version, model = about.pop("data_version"), Path(model)
         if not again and (found := self.of_data(data_version)):
             raise AlreadyRegistered(found)
+        if model.is_dir() and not any(files_of(model)):  # a version is kept for good
+            raise ValueError(f"model={str(model)!r} is a folder without files: register it once the model is in it.")
         place = f"models/{secrets.token_hex(8)}"
         store = self.place.below(place).store()
         hashes = []
@@ -241,6 +244,8 @@ class ModelRegistry:
     def _decide(
         self, action: Action, version: Version, champion: str, reason: str, expected: str, about: Mapping[str, Any]
     ) -> Decision:
+        if not isinstance(reason, str):  # it is kept for good, and each page of decisions has it
+            raise TypeError(f"reason={reason!r} is not allowed: give a text.")
         for _ in range(_TRIES):
             newest = self._newest()
             if (newest.champion if newest else "") != expected:
@@ -276,7 +281,7 @@ def _line_of_champions(decisions: list[Decision]) -> list[str]:
     for decision in decisions:
         if decision.action == "rolled back" and decision.champion in line:
             del line[line.index(decision.champion) :]
-        if decision.action != "kept":
+        if decision.action != "kept" and line[-1:] != [decision.champion]:  # it may be promoted once more
             line.append(decision.champion)
     return line
 

@@ -32,11 +32,15 @@ def show(study: optuna.Study, objective: str) -> None:
 def _show(study: optuna.Study, objective: str) -> None:
     key = re.sub(r"[^a-z0-9-]+", "-", study.study_name.lower()).strip("-") or "sweep"
     description = f"{plural(len(study.trials), 'trial')}, the best first"
-    create_table_artifact(table(study, objective), key=f"{key}-trials", description=description)
+    at_once: Any = {"_sync": True}  # in an async flow, Prefect would give a coroutine that nobody awaits
+    create_table_artifact(table(study, objective), key=f"{key}-trials", description=description, **at_once)
     if picture := parallel_coordinates(study, objective):
         url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
         create_image_artifact(
-            url, key=f"{key}-parameters", description="Each line is a trial, also those that ended early"
+            url,
+            key=f"{key}-parameters",
+            description="Each line is a trial, also those that ended early",
+            **at_once,
         )
 
 
@@ -77,17 +81,20 @@ def parallel_coordinates(study: optuna.Study, objective: str) -> bytes | None:
     )
     try:
         import matplotlib
-
-        matplotlib.use("Agg")
         from matplotlib import pyplot
         from optuna.visualization.matplotlib import plot_parallel_coordinate
     except ImportError:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna calls its drawings experimental
-        plot_parallel_coordinate(drawn_study, target_name=objective)
-    figure, drawn = pyplot.gcf(), io.BytesIO()
-    figure.set_size_inches(9, 4)
-    figure.savefig(drawn, format="png", dpi=90, bbox_inches="tight")
-    pyplot.close(figure)
+    drawn, users = io.BytesIO(), matplotlib.get_backend()
+    matplotlib.use("Agg")  # no window opens
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna calls its drawings experimental
+            plot_parallel_coordinate(drawn_study, target_name=objective)
+        figure = pyplot.gcf()
+        figure.set_size_inches(9, 4)
+        figure.savefig(drawn, format="png", dpi=90, bbox_inches="tight")
+        pyplot.close(figure)
+    finally:
+        matplotlib.use(users)  # else what a notebook draws after its sweep would not be seen
     return drawn.getvalue()

@@ -25,6 +25,7 @@ from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
+from prefect_gpu.sweeps.space import misfit_of
 from prefect_gpu.sweeps.spoken import Spoken
 from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
@@ -32,6 +33,7 @@ from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by, s
 
 ERROR = "error"  # user attributes of a trial: why it failed
 RUN = "flow_run"  # its flow run
+NO_RUN = "no_run"  # whether it failed before it had one, through no fault of its own: another trial gets its place
 _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
 _LOOK_S = 0.5  # between two questions to Prefect
 _REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away; so long may a database be, too
@@ -69,6 +71,7 @@ class Search:
         self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
         self._away: set[str] = set()  # what is out of reach: Prefect, or the study's database
         self._refused_since: dict[str, float] = {}  # without anything else between
+        self._has_started = False  # whether a trial's run, in this call
         self._half_begun = False  # whether the database failed as a trial was begun, which may be there even so
         self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
@@ -85,6 +88,9 @@ class Search:
     def _run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
+        before = sum(map(_counts, self._study.get_trials(deepcopy=False)))
+        if before >= trials and not self._training:  # else the search goes on with those that train
+            self._spoken.none_is_new(before, trials)
         while True:
             check()
             if self._training:
@@ -97,7 +103,7 @@ class Search:
             time.sleep(_LOOK_S)
         if self._unstarted is not None:
             number, words = self._unstarted[0].number, "the time was over before Prefect could be told to start its run"
-            self._insist(partial(self._failed, number, words))
+            self._insist(partial(self._failed, number, words, counts=False))
         for number, run_id in self._stopped.items():
             try:
                 runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
@@ -164,7 +170,7 @@ class Search:
         """The run of a trial whose sweep has ended before it could take it down: else it would train for nobody."""
         run_id = runs.begun(self._tag(trial))
         if run_id is None:
-            self._failed(trial.number, "the sweep ended before it had started this trial's run")
+            self._failed(trial.number, "the sweep ended before it had started this trial's run", counts=False)
         else:
             self._training[run_id] = trial.number
             Trial(self._study, trial._trial_id).set_user_attr(RUN, str(run_id))
@@ -195,7 +201,7 @@ class Search:
         if self._half_begun:
             self._give_up_half_begun()
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
-        may_start = not self._exhausted and sum(trial.state in _BEGUN for trial in known) < trials
+        may_start = not self._exhausted and sum(map(_counts, known)) < trials
         plan = None
         if self._rungs is not None:
             self._known_rungs = with_first_rung(self._rungs, self._study, known, self._spoken.first_rung)
@@ -265,7 +271,7 @@ class Search:
         ours = {*self._training.values(), *self._stopped}
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in ours:
-                self._failed(trial.number, "the study's database was out of reach as it was begun")
+                self._failed(trial.number, "the study's database was out of reach as it was begun", counts=False)
         self._half_begun = False
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
@@ -273,10 +279,28 @@ class Search:
         tag = self._tag(trial)
         run_id = runs.begun(tag) if again else None
         if run_id is None:
-            run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial), tag)
-        self._unstarted = None
+            asked = {**self._fixed, **parameters}
+            try:
+                run_id = runs.start(self._train, asked, self._about(trial), tag)
+            except TypeError as error:  # before anything was sent
+                self._refused(trial, asked, error)
+                return
+        self._unstarted, self._has_started = None, True
         self._training[run_id] = trial.number
         trial.set_user_attr(RUN, str(run_id))
+
+    def _refused(self, trial: Trial, asked: Mapping[str, Any], error: TypeError) -> None:
+        """A trial cannot be started with its parameters, which only a space that is a function shows so late.
+
+        Raises:
+            ValueError: It is the first one of this call: the space is wrong, rather than a branch of it.
+        """
+        misfit = misfit_of(self._train.fn, asked)
+        words = f"space and fixed do not fit the parameters of the flow {self._train.name!r}: {misfit or error}"
+        self._unstarted = None
+        self._failed(trial.number, words, counts=self._has_started)
+        if not self._has_started:
+            raise ValueError(words.rstrip(".") + ".") from error
 
     def _goes_on_with(self, trial_id: int, number: int, needed: Mapping[str, float]) -> None:
         """Have a trial find with which values it goes on at its next rungs; without any the rungs decide."""
@@ -324,10 +348,12 @@ class Search:
         if self._watched_in is not None and not trial.intermediate_values:
             self._spoken.not_compared(number)
 
-    def _failed(self, number: int, words: str) -> None:
+    def _failed(self, number: int, words: str, *, counts: bool = True) -> None:
         trial = self._study.trials[number]
         if trial.state.is_finished():
             return
+        if not counts:
+            Trial(self._study, trial._trial_id).set_user_attr(NO_RUN, True)
         Trial(self._study, trial._trial_id).set_user_attr(ERROR, words)
         self._spoken.warn("Trial %d failed: %s", number, words)
         self._end(number, state=TrialState.FAIL)
@@ -341,6 +367,11 @@ class Search:
             if isinstance(error, OptunaError) or not self._study.trials[number].state.is_finished():
                 raise
             self._exhausted = True
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether it is one of the trials that there are to be."""
+    return trial.state in _BEGUN and not trial.user_attrs.get(NO_RUN)
 
 
 def _number(value: Any, objective: str) -> float:

@@ -13,6 +13,8 @@ from optuna.trial import FrozenTrial, TrialState
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_logger, get_run_logger
 
+from prefect_gpu.units import plural
+
 _ENDED = {TrialState.COMPLETE: "is complete", TrialState.PRUNED: "is pruned", TrialState.RUNNING: "has stopped"}
 
 
@@ -63,6 +65,14 @@ class Spoken:
                 "what is wrong.",
                 number, self._objective, self._objective,
             )  # fmt: skip
+
+    def none_is_new(self, before: int, trials: int) -> None:
+        """An earlier call has had as many trials as there are to be."""
+        logger().warning(
+            "The study %r has %s of an earlier sweep, and trials=%d asks for no more: none is begun. For more trials, "
+            "give a larger number; to search anew, give another name=.",
+            self._study.study_name, plural(before, "trial"), trials,
+        )  # fmt: skip
 
     def first_rung(self, step: int) -> None:
         """It was found where trials are to be judged first."""

@@ -82,7 +82,9 @@ def sweep(
         Optuna's study: ``study.best_params``, ``study.best_value``, ``study.trials``.
 
     Raises:
-        ValueError: An argument makes no sense, or the storage cannot be used. The message names it.
+        ValueError: An argument makes no sense, or the storage cannot be used. The message names it. If ``space`` is a
+            function, what it returns is looked at as trials begin: the first one ends the sweep, a later one counts as
+            failed.
         SweepError: All trials failed, or none has begun in time. Or the study's database was out of reach for ten
             minutes: the trainings go on, and so does the sweep when it is called again. Or another sweep goes on with
             the study.

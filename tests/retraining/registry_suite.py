@@ -69,6 +69,10 @@ class RegistrySuite:
         (tmp_path / "model" / "layers" / "1").write_text("weights")
         made = models.register(tmp_path / "model", data_version="a")
         assert models.load(made, lambda path: (path / "layers" / "1").read_text()) == "weights"
+        (tmp_path / "empty" / "layers").mkdir(parents=True)
+        with pytest.raises(ValueError, match=r"model='.*empty' is a folder without files"):
+            models.register(tmp_path / "empty", data_version="b")
+        assert models.versions() == [made]
 
     def test_there_is_one_version_of_the_same_data_unless_another_is_wanted(
         self, models: ModelRegistry, model: Path
@@ -88,14 +92,15 @@ class RegistrySuite:
         models.keep(three, "not better", champion=two)
         assert models.champion() == two and models.judgement(three).action == "kept"  # type: ignore[union-attr]
         models.promote(three, "better after all", instead_of=two, facts={"p_value": 0.01})
+        models.promote(three, "still better", instead_of=three)
         assert models.roll_back(reason="it is slow").champion == "v0002"
         assert models.roll_back().champion == "v0001", "twice in a row goes back by two"
         assert models.roll_back("v0003").champion == "v0003"
         assert models.roll_back().champion == "v0001"
         with pytest.raises(RegistryError, match="version='v0001' is the champion already"):
             models.roll_back("v0001")
-        assert [one.number for one in models.decisions()] == [*range(1, 9)]
-        assert models.decisions()[4].reason == "it is slow" and models.decisions()[3].facts == {"p_value": 0.01}
+        assert [one.number for one in models.decisions()] == [*range(1, 10)]
+        assert models.decisions()[5].reason == "it is slow" and models.decisions()[3].facts == {"p_value": 0.01}
 
     def test_a_promotion_that_was_compared_with_another_champion_does_not_count(
         self, models: ModelRegistry, model: Path

@@ -80,6 +80,8 @@ def test_what_cannot_be_read_or_written_in_s3_is_said(bucket: str) -> None:
 def test_data_are_announced_by_a_name(tmp_path: Path, dataset: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"dataset={dataset!r} is no name")):
         announce(dataset, DataFiles(tmp_path))
+    with pytest.raises(TypeError, match=re.escape("files='data/digits' is not allowed: give DataFiles('data/digits')")):
+        announce("digits", "data/digits")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

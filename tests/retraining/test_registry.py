@@ -117,6 +117,13 @@ class TestFolder(RegistrySuite):
             models.register(model, **{"data_version": "a", **about})
         assert models.versions() == [] and not Path(str(models.place)).exists(), "nothing was copied"
 
+    def test_a_reason_that_is_no_text_is_refused(self, models: ModelRegistry, model: Path) -> None:
+        """It was kept for good, and no page of decisions could be made of it any more."""
+        made = models.register(model, data_version="a")
+        with pytest.raises(TypeError, match=re.escape("reason=0.5 is not allowed: give a text.")):
+            models.promote(made, 0.5, instead_of=None)  # type: ignore[arg-type]
+        assert models.decisions() == []
+
     def test_a_model_may_be_named_by_a_text_and_a_version_by_its_number(
         self, models: ModelRegistry, model: Path
     ) -> None:

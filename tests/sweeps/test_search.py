@@ -19,13 +19,15 @@ from optuna.distributions import FloatDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.samplers import BruteForceSampler, GridSampler
 from optuna.trial import TrialState
+from prefect import flow
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, Crashed
 
-from prefect_gpu import asha
+from prefect_gpu import asha, gpu
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, RUN, Search
+from prefect_gpu.sweeps.space import Space
 
 
 def test_a_search_with_too_few_trials_for_its_rungs_trains_the_best_one_to_its_end(
@@ -84,6 +86,39 @@ def test_a_run_whose_sweep_was_killed_before_it_took_it_down_is_waited_for(monke
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
 
 
+def test_a_trial_that_never_had_a_run_gives_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep was interrupted as it started the run. Called again, it had one trial less than it was asked for."""
+    study = optuna.create_study()
+    study.ask({})
+    monkeypatch.setattr(runs, "begun", lambda tag: None)
+    monkeypatch.setattr(runs, "start", lambda *_: uuid4())
+    search = of_study(study, {"x": (0.0, 1.0)})
+    search._take_over()
+    assert study.trials[0].state is TrialState.FAIL and "before it had started" in study.trials[0].user_attrs[ERROR]
+    assert search._next(trials=1) and list(search._training.values()) == [1]
+    assert not search._next(trials=1)
+
+
+def with_rate_or_x(trial: optuna.Trial) -> dict[str, Any]:
+    """A space that gives every second trial a parameter that the flow lacks."""
+    return {"x": 1.0} if trial.number % 2 else {"rate": 0.1}
+
+
+def test_a_trial_with_parameters_that_the_flow_lacks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep ended with it, and all that it had found in memory was lost."""
+    search = of_study(optuna.create_study(study_name="search"), with_rate_or_x)
+    search._train = gpu()(flow(name="train")(lambda x=0.0: x))
+    words = "space and fixed do not fit the parameters of the flow 'train': got an unexpected keyword argument 'rate'"
+    with pytest.raises(ValueError, match=words):
+        search._next(trials=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "start", lambda *_: uuid4())
+        assert search._next(trials=2), "the refused one does not count"
+    assert search._next(trials=2) and not search._next(trials=2)
+    assert [trial.state for trial in search._study.trials] == [TrialState.FAIL, TrialState.RUNNING, TrialState.FAIL]
+    assert search._study.trials[2].user_attrs[ERROR] == words and list(search._training.values()) == [1]
+
+
 def test_a_run_that_was_started_though_no_answer_came_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
 
@@ -106,6 +141,19 @@ def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
     of_study(study, {})._tell(0, over({"loss": float("nan")}))
     assert study.trials[0].state is TrialState.FAIL
     assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
+
+
+def test_whoever_asks_for_no_more_trials_than_there_were_is_told_that_none_is_new(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A changed training seemed to be searched, and the results of the old one were returned."""
+    study = optuna.create_study(study_name="search")
+    study.tell(study.ask({}), 0.5)
+    of_study(study, {})._run(1, 1, None, lambda: None)
+    assert [text for text in caplog.messages if "none is begun" in text] == [
+        "The study 'search' has 1 trial of an earlier sweep, and trials=1 asks for no more: none is begun. For more "
+        "trials, give a larger number; to search anew, give another name=."
+    ]
 
 
 class OfTwo:
@@ -145,7 +193,7 @@ def test_whatever_a_flow_returns_is_a_number_or_a_failure(result: Any, value: fl
     assert study.trials[0].state is (TrialState.FAIL if value is None else TrialState.COMPLETE)
 
 
-def of_study(study: optuna.Study, space: dict[str, Any], watched_in: str | None = None) -> Search:
+def of_study(study: optuna.Study, space: Space, watched_in: str | None = None) -> Search:
     """A search whose flow nobody runs."""
     train, proposer = Mock(), Proposer(study, space, learned_cost=False)
     return Search(train, study, proposer, fixed={}, objective="loss", watched_in=watched_in, rungs=None)
@@ -206,9 +254,9 @@ def test_a_trial_that_was_begun_as_the_database_failed_is_not_taken_for_one_that
         patch.setattr(search._proposer, "next", fails)
         search._next(trials=2)
     monkeypatch.setattr(runs, "start", lambda *_: uuid4())
-    assert search._next(trials=2)
+    assert search._next(trials=1), "one that has no run gives its place to another"
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.RUNNING]
-    assert not search._next(trials=2)
+    assert not search._next(trials=1)
 
 
 def test_a_result_that_was_told_before_its_answer_was_lost_is_told_once() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import itertools
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import matplotlib
 import optuna
 import pytest
 from hypothesis import given
@@ -16,9 +19,10 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState
 from prefect import flow
+from prefect.artifacts import Artifact
 
 from prefect_gpu import gpu
-from prefect_gpu.sweeps import SweepError, space, sweep
+from prefect_gpu.sweeps import SweepError, artifacts, space, sweep
 from prefect_gpu.sweeps.artifacts import parallel_coordinates, table
 from prefect_gpu.sweeps.search import Search
 from prefect_gpu.sweeps.space import distribution, propose
@@ -195,6 +199,29 @@ def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
     rows = table(study, "accuracy")
     assert [row["state"] for row in rows] == ["complete", "complete", "pruned", "fail"]
     assert [row["accuracy"] for row in rows[:3]] == ["3", "1", "9"]
+    matplotlib.use("svg")
     picture = parallel_coordinates(study, "accuracy")
     assert picture is not None and picture.startswith(b"\x89PNG")
+    assert matplotlib.get_backend() == "svg", "a notebook shows what is drawn after its sweep"
     assert parallel_coordinates(optuna.create_study(), "accuracy") is None
+
+
+def test_the_table_and_the_picture_are_made_in_an_async_flow_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect gave coroutines there, which nobody awaited."""
+    made: list[str | None] = []
+
+    def create(self: Artifact, _sync: bool) -> SimpleNamespace:
+        made.append(self.key)
+        return SimpleNamespace(id="an artifact")
+
+    monkeypatch.setattr(Artifact, "create", create)
+    monkeypatch.setattr(artifacts, "flow_run", SimpleNamespace(id="a run"))
+    study = optuna.create_study(study_name="search")
+    for x in (0.1, 0.2):
+        study.tell(study.ask({"x": distribution("x", (0.0, 1.0))}), x)
+
+    async def search() -> None:
+        artifacts.show(study, "loss")
+
+    asyncio.run(search())
+    assert made == ["search-trials", "search-parameters"]
