@@ -298,10 +298,10 @@ class SlurmDriver(Driver):
     # -- runs -----------------------------------------------------------------------------------------------------
 
     async def launch(self, spec: LaunchSpec) -> RunHandle:
-        name, run_dir = spec.label or spec.run_id, _own_folder(spec.run_dir)
+        run_dir = _own_folder(spec.run_dir)
         lent = self._lent_node(spec.node)
         if lent is None or (self._plan.one_run and not self._dedicate(lent, spec)):
-            failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
+            failed = LaunchError(f"node {spec.node!r} takes no work now")
             failed.away = True
             raise failed
         spec = dataclasses.replace(spec, env=self._reach.environment(spec.env, lent.pilot.record))
