@@ -65,7 +65,7 @@ def uncordon(devices: _Devices) -> None:
         _fail_if_left_alone(devices, cordons.file.parent, cordoned)
         if not cordoned:
             common.fail("no device is out of service.", code=2)
-        chosen = _chosen(devices, nodes, cordoned)
+        chosen = _chosen(devices, nodes, cordoned, "no such device is out of service")
         cordons.remove(*chosen)
     except UnreadableError as error:
         common.fail(str(error))
@@ -86,10 +86,15 @@ def _fail_if_left_alone(asked: Sequence[str], state_dir: Path, filed: Sequence[s
             )
 
 
-def _chosen(asked: Sequence[str], nodes: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str]:
+def _chosen(
+    asked: Sequence[str],
+    nodes: Mapping[str, Sequence[str]],
+    known: Sequence[str],
+    if_none: str = "there is no such device",
+) -> list[str]:
     """Devices, each one once. The name of a node stands for those of its devices that are known."""
     of_nodes = {node: [device for device in devices if device in known] for node, devices in nodes.items()}
-    return list(dict.fromkeys(one for name in asked for one in of_nodes.get(name) or [_one_of(name, known)]))
+    return list(dict.fromkeys(one for name in asked for one in of_nodes.get(name) or [_one_of(name, known, if_none)]))
 
 
 def _cordons() -> tuple[Cordons, list[str], dict[str, list[str]]]:
@@ -149,10 +154,10 @@ def _here(moment: datetime) -> datetime:
     return datetime.fromtimestamp(moment.timestamp()).astimezone()
 
 
-def _one_of(device: str, known: Sequence[str]) -> str:
+def _one_of(device: str, known: Sequence[str], if_none: str) -> str:
     """The device with this id, or the only one whose id begins so; else the command ends."""
     found = [device] if device in known else [one for one in known if one.startswith(device)]
     if len(found) != 1:
-        why = f"{len(found)} devices begin so" if found else "there is no such device"
+        why = f"{len(found)} devices begin so" if found else if_none
         common.fail(f"{device!r}: {why}. Give one of {', '.join(known)}.", code=2)
     return found[0]

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -205,12 +206,15 @@ class Sandbox:
         try:
             self.start_server()
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        # Only the main thread may say what signals do, and only it is interrupted by them.
+        quiet = threading.current_thread() is threading.main_thread()
+        with undisturbed() if quiet else contextlib.nullcontext():
+            self.close()
 
     def start_server(self, meanwhile: Callable[[], object] | None = None) -> None:
         """Start the Prefect server on the sandbox's port and wait until it answers.

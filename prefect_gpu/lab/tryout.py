@@ -120,8 +120,14 @@ class TryOut:
         sandbox = Sandbox(self.folder, settings, host)
         try:
             sandbox.start_server()
-            if not _has_pool(sandbox.api_url, pool):
+            found_type = _type_of_pool(sandbox.api_url, pool)
+            if found_type is None:
                 sandbox.prefect("work-pool", "create", pool, "--type", "gpu")
+            elif found_type != "gpu":  # a worker of that type would start, and know nothing of devices
+                raise SandboxError(
+                    f"--pool {pool}: there is a pool of this name in {self.folder}, of the type {found_type!r}, and "
+                    "not 'gpu'. Give another name."
+                )
             sandbox.start_worker(pool, name="tryout")
             state_dir = sandbox.env["PREFECT_INTEGRATIONS_GPU_STATE_DIR"]
             found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind, devices)
@@ -189,7 +195,8 @@ class TryOut:
         return found
 
 
-def _has_pool(api_url: str, pool: str) -> bool:
+def _type_of_pool(api_url: str, pool: str) -> str | None:
+    """None: there is no such pool."""
     try:
         # Prefect's server on SQLite sometimes answers nobody for a minute.
         answer = httpx.get(f"{api_url}/work_pools/{quote(pool, safe='')}", timeout=_ANSWERS_S, trust_env=False)
@@ -197,27 +204,43 @@ def _has_pool(api_url: str, pool: str) -> bool:
         raise SandboxError(
             f"The Prefect server at {api_url} was asked for its pools, and did not answer: {error!r}"
         ) from error
-    return answer.status_code != 404
+    if answer.status_code == 404:
+        return None
+    if answer.status_code != 200:
+        raise SandboxError(f"The Prefect server at {api_url} was asked for its pools, and said: {answer.text[:500]}")
+    return str(answer.json()["type"])
 
 
 def bridge_address() -> str:
     """This machine's address in the network of its Docker Engine's containers.
 
     Raises:
-        SandboxError: No Engine answers here. The message says how to start one.
+        SandboxError: No Engine answers here, or it has no such network. The message says what to do.
     """
     import docker
-    from docker.errors import DockerException
+    from docker.errors import DockerException, NotFound
 
     try:
         bridge = docker.from_env().networks.get("bridge").attrs["Options"]["com.docker.network.bridge.name"]
-        found = psutil.net_if_addrs()[bridge]
-        return next(one.address for one in found if one.family == socket.AF_INET)
-    except (DockerException, LookupError, OSError, StopIteration) as error:
+    except (NotFound, LookupError) as error:
+        raise SandboxError(
+            "The Docker Engine has no network `bridge`, by which containers reach what is started here. Take "
+            "`bridge` out of its settings (/etc/docker/daemon.json has it as `none`, say), and restart it "
+            "(`sudo systemctl restart docker`)."
+        ) from error
+    except (DockerException, OSError) as error:
         raise SandboxError(
             f"No Docker Engine of this machine answers: {error}. Start it (`sudo systemctl start docker`), and let "
             "this user use it (`sudo usermod -aG docker $USER`, and log in again)."
         ) from error
+    found = psutil.net_if_addrs().get(bridge, ())
+    address = next((one.address for one in found if one.family == socket.AF_INET), None)
+    if address is None:
+        raise SandboxError(
+            f"The Docker Engine that answers has its containers behind {bridge}, which is no network of this machine. "
+            "It is on another machine, or in a virtual one: let DOCKER_HOST name an Engine of this machine."
+        )
+    return address
 
 
 def _terminate(process: psutil.Process) -> None:

@@ -27,6 +27,9 @@ def test_a_device_is_taken_out_of_service_and_put_back(run_cli: InProcess, tmp_p
     assert "Out of service: virtual-3." in done.stdout and Cordons(tmp_path).read()["virtual-3"].reason == "by hand"
     done = run_cli("uncordon", "virtual-3", **env)
     assert done.exit_code == 0 and list(Cordons(tmp_path).read()) == ["virtual-10"]
+    done = run_cli("uncordon", "virtual-3", **env)
+    assert done.exit_code == 2
+    assert "'virtual-3': no such device is out of service. Give one of virtual-10." in done.output
 
 
 def test_a_reason_is_shown_as_it_was_written(run_cli: InProcess, tmp_path: Path) -> None:

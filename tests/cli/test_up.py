@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -161,7 +165,7 @@ def test_the_worker_is_told_the_settings_of_the_environment(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Told)
-    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200, json={"type": "gpu"}))
     names = ("PROFILE", "VIRTUAL_DEVICES", "HISTORY_URL", "CLUSTER", "CHECKPOINTS")
     ours = {f"PREFECT_INTEGRATIONS_GPU_{name}": "sjf" for name in names}
     ours["PREFECT_INTEGRATIONS_GPU_CHECKPOINTS"] = "block:checkpoint-storage/team"  # as the cluster, another server's
@@ -217,7 +221,7 @@ def test_no_second_server_is_started_beside_one_that_does_not_answer(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
-    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200, json={"type": "gpu"}))
     silent = subprocess.Popen(
         [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", "server", "start"],
         env={"PREFECT_HOME": str(tmp_path / FOLDER / "home")}, stdout=subprocess.PIPE,
@@ -237,7 +241,7 @@ def test_without_room_for_its_note_nothing_is_left_running(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
-    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200))
+    monkeypatch.setattr("prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200, json={"type": "gpu"}))
     (tmp_path / FOLDER / "up.json").mkdir(parents=True)
     before = Pretended.closed
     done = run_cli("up")
@@ -260,6 +264,59 @@ def test_a_server_that_is_busy_is_no_traceback_and_the_pool_is_asked_for_by_its_
     done = run_cli("up", "--pool", "what?")
     assert done.exit_code == 1 and "did not answer: ReadTimeout('timed out')" in done.output
     assert asked == ["http://127.0.0.1:1/api/work_pools/what%3F"]
+
+
+def test_a_pool_of_another_type_gets_no_worker(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prefect_gpu.lab.tryout.Sandbox", Pretended)
+    monkeypatch.setattr(
+        "prefect_gpu.lab.tryout.httpx.get", lambda *_, **__: httpx.Response(200, json={"type": "process"})
+    )
+    before = Pretended.closed
+    done = run_cli("up", "--pool", "plain")
+    assert done.exit_code == 1 and "--pool plain: there is a pool of this name" in done.output
+    assert "'process'" in done.output and Pretended.closed == before + 1 and not (tmp_path / ".env").exists()
+
+
+@contextlib.contextmanager
+def engine_of(bridge: dict[str, object] | None) -> Iterator[str]:
+    """The address of an Engine that knows one network, or none: to start a real one so takes root's rights."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told = {"ApiVersion": "1.45"} if self.path.endswith("/version") else bridge
+            body = json.dumps({"message": "network bridge not found"} if told is None else told).encode()
+            self.send_response(404 if told is None else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"tcp://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("bridge", "said"),
+    [
+        (None, "has no network `bridge`"),
+        ({"Id": "1", "Options": {}}, "has no network `bridge`"),
+        ({"Id": "1", "Options": {"com.docker.network.bridge.name": "elsewhere0"}}, "DOCKER_HOST"),
+    ],
+)
+def test_an_engine_without_a_bridge_of_this_machine_is_not_said_to_be_silent(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bridge: dict[str, object] | None, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with engine_of(bridge) as host:
+        done = run_cli("up", "--kind", "docker", DOCKER_HOST=host)
+    assert done.exit_code == 1 and said in done.output and "No Docker Engine" not in done.output
 
 
 def test_without_an_engine_containers_are_refused_and_nothing_is_left(

@@ -373,13 +373,16 @@ async def test_a_launch_that_cannot_be_now_is_tried_again(tmp_path: Path) -> Non
         ("OSError: its working directory cannot be entered: [Errno 2] No such file or directory: '/data'", 126),
     ],
 )
-async def test_a_process_that_cannot_be_made_is_settled_with_the_reason(tmp_path: Path, said: str, code: int) -> None:
+async def test_a_process_that_cannot_be_made_is_settled_with_the_reason(
+    tmp_path: Path, said: str, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path) as bench:
         bench.driver.refuse = LaunchError(said)
         bench.submit("a")
         await until(lambda: bench.host.rows and not bench.folders)
-        assert bench.host.reports[0].returncode == code and bench.host.reports[0].tail == (said,)
-        assert bench.places == {}
+        assert bench.host.reports[0].returncode == code
+        assert bench.host.reports[0].tail == (f"name of a could not be started: {said}",)
+        assert bench.places == {} and f"Run name of a could not be started: {said}" in caplog.messages
 
 
 async def test_a_node_that_cannot_be_reached_is_no_fault_of_the_run(tmp_path: Path) -> None:
@@ -388,7 +391,8 @@ async def test_a_node_that_cannot_be_reached_is_no_fault_of_the_run(tmp_path: Pa
         bench.driver.refuse.away = True
         bench.submit("a")
         await until(lambda: bench.host.rows and not bench.folders)
-        assert bench.host.reports[0].returncode is None and bench.host.reports[0].cause == "node n2 takes no work now"
+        assert bench.host.reports[0].returncode is None
+        assert bench.host.reports[0].cause == "name of a could not be started: node n2 takes no work now"
 
 
 async def test_an_error_nobody_thought_of_does_not_keep_the_device(tmp_path: Path) -> None:

@@ -150,12 +150,13 @@ class Launches:
         try:
             launch.handle = await self.instances.launch(launch, spec)
         except LaunchError as error:
-            self.logger.error("Run %s could not be started: %s", launch.record.name, error)
+            said = f"{launch.record.name} could not be started: {error}"
+            self.logger.error("Run %s", said)
             if error.no_room and await self._waits_for_room(launch, error):
                 return
-            known = ExitReport(127 if FileNotFoundError.__name__ in str(error) else 126, tail=(str(error),))
+            known = ExitReport(127 if FileNotFoundError.__name__ in str(error) else 126, tail=(said,))
             if error.explains or error.away:
-                known = ExitReport(None, cause=str(error), lost=error.away)
+                known = ExitReport(None, cause=said, lost=error.away)
             await self._end(launch, known)
             return
         except Exception as error:  # such as that of a disk which is full before anything of it is there

@@ -320,7 +320,7 @@ class Driver(abc.ABC):
 
 
 class LaunchError(RuntimeError):
-    """A process could not be started. The message says why and what to do.
+    """A process could not be started. The message says why and what to do; whoever tells it says of which run.
 
     Attributes:
         explains: Whether the message is all that its user needs; else it is one of a program that cannot begin.

@@ -92,9 +92,9 @@ class ProcessDriver(Driver):
             # Nobody is left who could still start it. If it has begun, its handle ends and reports what is there.
             started = await self._find_or_revoke(run_dir)
             if started is None:
-                raise LaunchError(f"{name} could not be started: {interrupted}") from interrupted
+                raise LaunchError(str(interrupted)) from interrupted
         except (OSError, RuntimeError) as error:
-            failed = LaunchError(f"{name} could not be started: {error}")
+            failed = LaunchError(str(error))
             failed.no_room = any(f"[Errno {number}]" in str(error) for number in supervisor.NO_ROOM)
             raise failed from error
         except asyncio.CancelledError:

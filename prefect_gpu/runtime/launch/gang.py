@@ -11,7 +11,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.storage.row import Part
 from prefect_gpu.training import protocol
@@ -97,7 +97,7 @@ async def launch_together(
     """
     if len(specs) == 1:
         return await driver.launch(specs[0])
-    launching = [asyncio.ensure_future(driver.launch(spec)) for spec in specs]
+    launching = [asyncio.ensure_future(_launch_one(driver, spec, rank)) for rank, spec in enumerate(specs)]
     try:
         await asyncio.gather(*launching)
     except BaseException:
@@ -106,6 +106,14 @@ async def launch_together(
         await asyncio.gather(*(handle.stop(0) for handle in started))
         raise
     return GangHandle(specs[0].run_id, [one.result() for one in launching], logger)
+
+
+async def _launch_one(driver: Driver, spec: LaunchSpec, rank: int) -> RunHandle:
+    try:
+        return await driver.launch(spec)
+    except LaunchError as error:  # which of them it was: they may be on different nodes
+        error.args = (f"instance {rank}: {error}",)
+        raise
 
 
 async def adopt_together(

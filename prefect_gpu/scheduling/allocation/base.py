@@ -99,7 +99,7 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
     """(code, reason) why no node can hold the first of a line now; devices kept for others are not the reason."""
     state, capability, request = decision.state, decision.state.capability, line.request
     if not state.nodes:
-        return "devices", lambda: "no node is known yet"
+        return "nodes", lambda: "no node is known yet"
     if not capability.possible(request):
         return "never", lambda: explain_impossible(request, state)
     if not request.total_gpus:

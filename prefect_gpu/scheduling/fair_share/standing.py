@@ -187,7 +187,7 @@ class Standing:
                 return "share-limit", self.tree.never_within(owner, devices) or holds_words
         if firm and self._takes_what_is_promised(owner, devices, more):
             others = ", ".join(self._lacking(owner)) or "others"
-            return "guaranteed", (
+            return "guaranteed", self.tree.never_beside(owner, devices, self.devices) or (
                 f"what is free is guaranteed to {others}, and lent only to runs that may be stopped: with "
                 "preemptible=True it could start"
             )
@@ -210,14 +210,9 @@ class Standing:
 
     def _takes_what_is_promised(self, owner: str, devices: float, more: Mapping[str, float]) -> bool:
         """Whether guarantees could not be kept if this owner had so many more for as long as it likes."""
-        own = _sum(_sum(self.firm, more), {owner: devices})
-        kept = {self.tree.leaf[name]: number for name, number in own.items()}
-
-        def sure(node: str) -> float:
-            below = kept.get(node, 0.0) + sum(map(sure, self.tree.children.get(node, [])))
-            return max(below, self.tree.share[node].guaranteed)
-
-        return sum(own.values()) <= self.devices + _EVEN < sum(map(sure, self.tree.children[None]))
+        firm = _sum(self.firm, more)
+        fits = sum(firm.values()) + devices <= self.devices + _EVEN  # else it is told that there is no room
+        return fits and not self.tree.keeps_guarantees(firm, owner, devices, self.devices)
 
     def _lacking(self, owner: str) -> list[str]:
         """Who does not hold all that is guaranteed to it, and is not this owner or its group."""

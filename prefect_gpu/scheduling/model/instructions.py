@@ -31,11 +31,12 @@ class Hold:
 
     Attributes:
         code: ``devices``, ``cores``, ``memory``, ``reserved``, ``limit``, ``paused``, ``draining``, ``due``, ``order``,
-            ``round``, ``contention`` or ``never``: the last says that no node of this worker can ever hold the job,
-            ``order`` that others come first. ``cores`` is for a run without devices: no node has so many free.
-            ``memory`` is for a run that would share: there is company for it, but not enough memory left. ``round``:
-            jobs are started in rounds. ``contention``: there is room for it, where it or others would be slowed down
-            too much. ``room`` is the controller's own: it could not write the launch down.
+            ``round``, ``contention``, ``nodes`` or ``never``: the last says that no node of this worker can ever hold
+            the job, ``nodes`` that none is known yet, ``order`` that others come first. ``cores`` is for a run without
+            devices: no node has so many free. ``memory`` is for a run that would share: there is company for it, but
+            not enough memory left. ``round``: jobs are started in rounds. ``contention``: there is room for it, where
+            it or others would be slowed down too much. ``room`` is the controller's own: it could not write the launch
+            down.
     """
 
     job: str

@@ -123,7 +123,7 @@ class State(DeviceBooks):
             asked = line.request.total_gpus
             asks = self.limit_on(line.queue) is None and self.capability.possible(line.request)
             # What its owner may never have is not owed to it, either: it would be as long as the job waits, in vain.
-            asks = asks and not tree.never_within(line.request.owner, asked)
+            asks = asks and not tree.never(line.request, self.device_count, stops=stops)
             devices = asked * len(line.entries) if asks else 0
             # Whoever waits has a standing, also one that can be given nothing now.
             waits[line.request.owner] = waits.get(line.request.owner, 0.0) + devices

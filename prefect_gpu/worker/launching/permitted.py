@@ -27,6 +27,11 @@ def permitted(asked: ContainerSpec, settings: GpuSettings) -> ContainerSpec:
     """
     for volume in asked.volumes:
         _check_volume(volume, settings.container_volumes)
+    if asked.network == "none":  # of Docker's networks, the one in which nobody is
+        raise ValueError(
+            f"network={asked.network!r} is not allowed: the run could reach neither Prefect nor the worker. Leave it "
+            "out, or name a network from which it reaches both."
+        )
     if asked.network and not _matches(asked.network, settings.container_networks):
         allowed = _listed(settings.container_networks)
         raise ValueError(

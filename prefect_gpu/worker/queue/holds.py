@@ -30,7 +30,7 @@ from prefect_gpu.worker.telling.expectations import Expectations, Shown, message
 _SHOW_WAITING_AFTER_S = 0.3
 # Other news of waiting runs comes in between.
 _RENEWED_TOGETHER = 3
-_FOR_WANT_OF_NODES = ("never", "devices", "cores")
+_FOR_WANT_OF_NODES = ("never", "nodes", "devices", "cores")
 
 
 class Holds:
@@ -62,6 +62,7 @@ class Holds:
         self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
         self.on_waiting: Callable[[FlowRun, str], None] = lambda flow_run, reason: None
         self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
+        self._of_nodes = set[str]()  # runs of which the page says more than the scheduler: which nodes they wait for
         self._missed: dict[str, Hold] = {}  # of runs that Prefect did not know of just now, or that are still to stop
 
     def expected(self, run_id: str) -> Outlook | None:
@@ -133,6 +134,7 @@ class Holds:
         seen = self._intake.seen.get(run_id, Seen())
         job = self.controller.scheduler.state.jobs.get(run_id)
         if seen.flow_run is None or job is None or job.active:
+            self._of_nodes.discard(run_id)
             return
         if run_id in self.controller.runs:  # it was told to stop, and does not wait before it has
             self._missed[run_id] = hold
@@ -146,8 +148,9 @@ class Holds:
         elif away:
             self._never.setdefault(run_id, hold)  # to be looked at again, until all are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
-        if coming is not None or away:
+        if coming is not None or away or run_id in self._of_nodes:
             self.controller.activity.held(hold)  # the pool's page says the same
+            (self._of_nodes.add if coming is not None or away else self._of_nodes.discard)(run_id)
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():

@@ -110,9 +110,11 @@ class UsageHistory:
             stay = _stay_of(run, None)
             if stay is not None:
                 yield stay
-        waiting = self._controller.scheduler.state.waiting()
+        state = self._controller.scheduler.state
+        waiting = state.waiting()
         tree = Tree(shares, {job.request.owner for job in waiting})
         for job in waiting:
             owner, devices = job.request.owner, job.request.total_gpus
-            if devices and job.due_at <= CLOCK() and not tree.never_within(owner, devices):
+            never = tree.never(job.request, state.device_count, stops=True)
+            if devices and job.due_at <= CLOCK() and not never:
                 yield Stay(owner, float(devices), job.not_before, None)

@@ -116,7 +116,7 @@ async def test_if_one_cannot_be_started_none_is(tmp_path: Path) -> None:
     await driver.start()
     try:
         good = make("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(3600)")
-        with pytest.raises(LaunchError):
+        with pytest.raises(LaunchError, match=r"^instance 1: FileNotFoundError"):
             await launch_together(driver, [good, make("", argv=("no-such-program",))], LOGGER)
         pid = good.cwd / "pid"
         assert not pid.exists() or not alive(int(pid.read_text()))

@@ -12,7 +12,7 @@ from tests.scheduling.world import World, asks, node
 
 # nodes, a job that runs already, the request, the code and the reason
 TABLE: dict[str, tuple[list[Node], Request | None, Request, str, str]] = {
-    "no node is known": ([], None, asks(), "devices", "no node is known yet"),
+    "no node is known": ([], None, asks(), "nodes", "no node is known yet"),
     "all devices are taken": (
         [node("n", 8)],
         asks(),
@@ -120,6 +120,13 @@ def test_a_reason_of_another_kind_is_told() -> None:
     world.limit()
     world.handle(ev.DrainRequested())
     assert world.held("b") == ["due", "devices", "paused", "devices", "draining"]
+
+
+def test_once_a_node_has_come_it_is_told_that_its_device_is_in_use() -> None:
+    world = World()
+    world.submit("a", "b")
+    world.handle(ev.NodesChanged((node("n", 8),)))
+    assert "a" in world.places and world.held("b") == ["nodes", "devices"]
 
 
 def test_another_request_is_told_its_own_reason() -> None:

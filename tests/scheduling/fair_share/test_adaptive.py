@@ -8,6 +8,7 @@ import pytest
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.instructions import Hold, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.model.shares import Share, Shares
@@ -83,6 +84,43 @@ def test_what_is_guaranteed_is_not_lent_to_runs_that_cannot_be_stopped() -> None
     assert "guaranteed to ada" in reason(world, "bob3") and "preemptible=True" in reason(world, "bob3")
     starts(world, "ada", 3, preemptible=False)
     assert held(world, "ada") == 3
+
+
+def test_if_more_is_guaranteed_than_there_is_runs_that_cannot_be_stopped_have_a_part_of_it() -> None:
+    """As while a node is away: nobody's runs started any more."""
+    world = pool(Share("ada", guaranteed=2), Share("team", guaranteed=2), Share("bob", "team", guaranteed=1), devices=3)
+    starts(world, "eve", 1, preemptible=False)
+    starts(world, "ada", 3, preemptible=False)
+    assert (held(world, "ada"), held(world, "eve")) == (2, 0), "the odd device is for who comes first"
+    starts(world, "bob", 1, preemptible=False)
+    assert held(world, "bob") == 1
+
+
+def test_who_has_more_than_is_left_beside_guarantees_keeps_nobody_from_what_is_guaranteed_to_it() -> None:
+    """As where the block is registered while runs train."""
+    world = pool()
+    starts(world, "bob", 3, preemptible=False)
+    world.handle(ev.QuotasChanged(Quotas(shares=Shares(HOUR, (Share("ada", guaranteed=3),)))))
+    starts(world, "bob", 1, 3, preemptible=False)
+    starts(world, "ada", 1, preemptible=False)
+    assert (held(world, "bob"), held(world, "ada")) == (3, 1)
+
+
+def test_what_others_guarantees_never_leave_is_said_and_not_owed() -> None:
+    world = pool(Share("ada", guaranteed=1), Share("bob"))
+    starts(world, "bob", 1, gpus=4, preemptible=False)
+    starts(world, "eve", 4)
+    world.wait(HOUR)
+    assert reason(world, "bob0") == (
+        "1 of the pool's 4 devices is guaranteed to others, and lent only to runs that may be stopped, and this run "
+        "needs 4: with preemptible=True it could start"
+    )
+    standing = world.scheduler.standing()
+    assert standing is not None and standing.waits["bob"] == standing.owed_to("bob") == 0.0
+    assert standing.part_owed("eve") == 1.0
+    starts(world, "bob", 1, 1, gpus=4)
+    standing = world.scheduler.standing()
+    assert standing is not None and standing.waits["bob"] == 4.0, "it may have those that are lent"
 
 
 def test_devices_are_divided_by_weight() -> None:

@@ -55,11 +55,17 @@ def test_what_is_below_an_allowed_folder_is_mounted_and_nothing_beside_it() -> N
     assert ask({"container_volumes": "*"}, volumes=("/:/host",)).volumes == ("/:/host",)
 
 
-@pytest.mark.parametrize("network", ["host", "container:abc", "bridge", "prefect_default", "none"])
+@pytest.mark.parametrize("network", ["host", "container:abc", "bridge", "prefect_default"])
 def test_no_network_is_joined_unless_the_operator_says_so(network: str) -> None:
     with pytest.raises(ValueError, match=f"network='{network}' is not allowed.*CONTAINER_NETWORKS"):
         ask(network=network)
     assert ask({"container_networks": "team-*,host"}, network="team-a").network == "team-a"
+
+
+@pytest.mark.parametrize("allowed", ["", "*", "none"])
+def test_none_is_no_network_whatever_the_operator_says(allowed: str) -> None:
+    with pytest.raises(ValueError, match=r"network='none' is not allowed: the run could reach neither Prefect nor"):
+        ask({"container_networks": allowed}, network="none")
 
 
 def test_images_may_be_limited() -> None:

@@ -156,9 +156,7 @@ class DockerDriver(Driver):
             handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
             await handle.begin()
         except (LaunchError, ValueError, OSError) as error:
-            failed = (EngineError if isinstance(error, EngineError) else LaunchError)(
-                f"{name} could not be started: {error}"
-            )
+            failed = (EngineError if isinstance(error, EngineError) else LaunchError)(str(error))
             failed.explains, failed.away = getattr(error, "explains", False), getattr(error, "away", False)
             failed.no_room = isinstance(error, OSError) and error.errno in supervisor.NO_ROOM
             raise failed from error

@@ -152,7 +152,7 @@ class SwarmDriver(Driver):
         name = spec.node or next(iter(self._drivers), "")
         driver = self._drivers.get(name)
         if driver is None:
-            failed = EngineError(f"{spec.label or spec.run_id} could not be started: node {name!r} takes no work now")
+            failed = EngineError(f"node {name!r} takes no work now")
             failed.away = True
             raise failed
         return await driver.launch(spec)

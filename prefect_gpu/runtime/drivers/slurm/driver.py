@@ -202,7 +202,7 @@ class SlurmDriver(Driver):
 
     def coming(self, run: Wanted) -> Coming | None:
         connecting = bool(self._describing) or not self._lent.keys() <= self._told
-        return coming(run, self._supply, connecting, self._reach.trouble)
+        return coming(run, self._supply, connecting, self._reach.trouble, self._lacking(run))
 
     def _is_busy(self, pilot: Pilot, busy: Collection[str]) -> bool:
         """Whether something runs in an allocation, or is about to, of which these nodes have something."""
@@ -236,24 +236,43 @@ class SlurmDriver(Driver):
     async def _describe(self, pilot: Pilot, agent: str) -> None:
         try:
             told = await self._hub.ask(agent, words.DESCRIBE)
-            self._pilots.began(pilot)
             self._reach.works()
             part = pilot.record.part_of(int(agent.rpartition(".")[2]))
             node = node_of(node_name(told, part), told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)
-            if not node.devices and self._plan_devices(pilot, part):
-                self._logger.error(
-                    "Node %s has no GPU that can be used, and its shape %r asks for some.", node.id, pilot.record.shape
-                )
             self._lent[agent] = Lent(
                 node, pilot, agent, bool(told["adjustable"]), time.monotonic(), str(told["address"])
             )
+            if node.devices or not self._plan_devices(pilot, part):
+                self._pilots.began(pilot)
+            else:
+                self._has_none(pilot, node)
         except LaunchError as error:
             self._logger.debug("Agent %s: %s", agent, error)
         finally:
             self._describing.pop(agent, None)
             self._changed.set()
+
+    def _has_none(self, pilot: Pilot, node: Node) -> None:
+        """A node has no GPU that can be used. An allocation of such nodes alone is of no use to whoever waits."""
+        said = f"Node {node.id} has no GPU that can be used, and its shape {pilot.record.shape!r} asks for some"
+        ours = [lent.node for lent in self._lent.values() if lent.pilot is pilot]
+        if not pilot.begun and len(ours) == pilot.record.agents and not any(one.devices for one in ours):
+            self._pilots.useless(pilot, f"{said}: the worker's log says what it found there")
+        else:
+            self._logger.error("%s.", said)
+
+    def _lacking(self, run: Wanted) -> list[str]:
+        """Nodes that have fewer devices than a run needs, though their shape asks for enough."""
+        return sorted(
+            lent.node.id
+            for agent, lent in self._lent.items()
+            if not lent.pilot.given_back
+            and len(lent.node.devices)
+            < run.request.gpus
+            <= self._plan_devices(lent.pilot, lent.pilot.record.part_of(int(agent.rpartition(".")[2])))
+        )
 
     def _plan_devices(self, pilot: Pilot, part: int) -> int:
         """Devices that a node of this part was to have."""
@@ -298,10 +317,10 @@ class SlurmDriver(Driver):
     # -- runs -----------------------------------------------------------------------------------------------------
 
     async def launch(self, spec: LaunchSpec) -> RunHandle:
-        name, run_dir = spec.label or spec.run_id, _own_folder(spec.run_dir)
+        run_dir = _own_folder(spec.run_dir)
         lent = self._lent_node(spec.node)
         if lent is None or (self._plan.one_run and not self._dedicate(lent, spec)):
-            failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
+            failed = LaunchError(f"node {spec.node!r} takes no work now")
             failed.away = True
             raise failed
         spec = dataclasses.replace(spec, env=self._reach.environment(spec.env, lent.pilot.record))

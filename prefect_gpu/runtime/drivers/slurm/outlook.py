@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prefect_gpu.runtime.drivers.base import Coming, Wanted
 from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
@@ -20,12 +22,15 @@ _FOR_EVER = {
 }
 
 
-def coming(run: Wanted, supply: Supply, connecting: bool, unreached: str = "") -> Coming | None:
+def coming(
+    run: Wanted, supply: Supply, connecting: bool, unreached: str = "", lacking: Sequence[str] = ()
+) -> Coming | None:
     """See :meth:`.Driver.coming`.
 
     Args:
         connecting: Whether agents are expected to connect, or have, and the worker does not know their nodes yet.
         unreached: Why nodes cannot be reached, in a sentence without a full stop; empty: they can be.
+        lacking: Nodes that have fewer devices than the run needs, though their shape asks for enough.
     """
     plan, pilots = supply.plan, supply.pilots.all.values()
     shape = plan.shape_for(run)
@@ -47,6 +52,12 @@ def coming(run: Wanted, supply: Supply, connecting: bool, unreached: str = "") -
         return Coming(f"Slurm's job {waiting[0].id}, an allocation of the shape {shape.name!r}, waits{why}")
     if len(ours) < shape.maximum or connecting or any(pilot.job is None for pilot in ours):
         return Coming(f"Slurm is asked for an allocation of the shape {shape.name!r}")
+    if lacking:
+        have = f"{lacking[0]} has" if len(lacking) == 1 else f"{', '.join(lacking)} have"
+        return Coming(
+            f"there may be no more allocations of the shape {shape.name!r} now, and {have} fewer GPUs that can be used "
+            "than it asks for. The worker's log says why; others are asked for once these have ended"
+        )
     return None
 
 

@@ -245,12 +245,21 @@ class Pilots:
         else:
             last, unsaid, where = job.comment, ", and nothing was said", ""
         said = f": {last[-_SHOWN:]}" if last else unsaid
-        self._failures += 1
-        self._refused_until = time.monotonic() + min(_REFUSED_S * 2 ** (self._failures - 1), _LONGEST_REFUSED_S)
+        self._spare_slurm()
         self._say(
             f"Slurm's job {job.id}, an allocation of the shape {pilot.record.shape!r}, has ended before its agent has "
             f"connected ({job.state}{where}){said}"
         )
+
+    def useless(self, pilot: Pilot, why: str) -> None:
+        """None of its nodes has what it was asked for. It goes back, and Slurm is spared the next one for a while."""
+        pilot.given_back = True
+        self._spare_slurm()
+        self._say(f"{why}. It is given back, and Slurm is asked for another one later")
+
+    def _spare_slurm(self) -> None:
+        self._failures += 1
+        self._refused_until = time.monotonic() + min(_REFUSED_S * 2 ** (self._failures - 1), _LONGEST_REFUSED_S)
 
     def _log_of(self, pilot: Pilot) -> list[str]:
         with contextlib.suppress(OSError):

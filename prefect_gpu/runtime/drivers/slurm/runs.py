@@ -99,7 +99,7 @@ class Runs:
         """Start a run on a node; see :meth:`.Driver.launch`."""
         name, is_sent = spec.label or spec.run_id, not lent.pilot.record.shared
         if not await asyncio.to_thread(take, run_dir, lent.node.id, sent=is_sent):
-            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
+            raise LaunchError("the launch was revoked, or has been started already")
         launching = asyncio.ensure_future((self._send if is_sent else self._launch)(lent, spec, run_dir))
         try:
             told = await asyncio.shield(launching)

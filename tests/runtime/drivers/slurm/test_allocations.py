@@ -285,6 +285,18 @@ async def test_an_agent_that_cannot_start_is_said_to_whoever_waits_and_not_tried
         assert not slurm.queue()
 
 
+async def test_nodes_without_a_gpu_that_can_be_used_go_back_and_whoever_waits_is_told(
+    slurm: SlurmLab, folder: Path
+) -> None:
+    """As where a driver is broken. Runs were refused, or waited for a node that was there."""
+    shape = dataclasses.replace(SHAPE, parts=(dataclasses.replace(PART, virtual_devices=0),), maximum=1)
+    async with watched(make(slurm, folder, [shape])) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "has no GPU that can be used" in words(pool, gpus=1))
+        await pool.until(lambda: not slurm.queue())
+        assert "Slurm is asked for another one later" in words(pool, gpus=1) and not pool.nodes
+
+
 @pytest.mark.needs("openssh")
 @pytest.mark.parametrize("opened_by", ["node", "worker"])
 async def test_a_tunnel_that_does_not_open_is_said_in_sshs_words_to_whoever_waits(

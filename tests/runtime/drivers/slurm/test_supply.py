@@ -15,6 +15,7 @@ from prefect_gpu.runtime.drivers.base import Demand, Wanted
 from prefect_gpu.runtime.drivers.slurm import supply, words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.outlook import coming
 from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
@@ -160,3 +161,24 @@ async def test_an_allocation_that_is_over_is_told_later_if_slurm_goes_away_meanw
     [(pilot, over)] = await supplied.look()
     assert pilot.name == "a" and "requeued" in over.why and cluster.cancelled == ["7"]
     assert not await supplied.look(), "once"
+
+
+async def test_after_an_allocation_of_no_use_the_next_one_is_asked_for_later_and_whoever_waits_is_told(
+    tmp_path: Path,
+) -> None:
+    supplied = make(tmp_path, "RUNNING", "a")
+    pilots = supplied.pilots
+    pilots.useless(pilots.all["a"], "Node n1.7 has no GPU that can be used")
+    assert pilots.all["a"].given_back and await pilots.submit(SHAPE) is None, "Slurm is spared"
+    said = coming(ONE_RUN.waiting[0], supplied, connecting=False)
+    assert said is not None and said.possible and "n1.7 has no GPU that can be used" in said.words
+
+
+def test_a_run_is_not_refused_for_want_of_devices_that_its_shape_asks_for(tmp_path: Path) -> None:
+    """On one node of a GPU the driver has lost one."""
+    supplied = make(tmp_path, "RUNNING", "a", "b", "c", "d")
+    [run] = ONE_RUN.waiting
+    assert coming(run, supplied, connecting=False) is None, "it waits for those that are busy"
+    said = coming(run, supplied, connecting=False, lacking=["n1.7", "n2.8"])
+    assert said is not None and said.possible
+    assert "n1.7, n2.8 have fewer GPUs that can be used than it asks for" in said.words
