@@ -52,7 +52,8 @@ def check_everything() -> Examination:
         virtual_devices=settings.virtual_devices,
         virtual_device_memory_bytes=settings.virtual_device_memory_bytes,
     )
-    findings += node.findings
+    if settings.driver != "slurm" and not settings.slurm:  # there, runs have nodes of Slurm's, and this machine none
+        findings += node.findings
     findings += check_host(node)
     findings += check_profile(settings)
     findings += check_warm_start(settings)

@@ -183,6 +183,14 @@ def test_a_setting_of_several_types_is_named_as_it_is_set(value: object, said: s
     assert wrong.startswith(said) and "`unset PREFECT_INTEGRATIONS_GPU_DEVICE_HOUR_PRICE`" in remedy
 
 
+def test_where_slurm_lends_nodes_nothing_is_said_of_devices_of_this_machine(doctor: Doctor, closed_port: int) -> None:
+    """It is a login node, which has none."""
+    here = {"PREFECT_API_URL": f"http://127.0.0.1:{closed_port}/api"}
+    assert "devices" in doctor(**here)
+    found = doctor(PREFECT_INTEGRATIONS_GPU_SLURM="gpus", **here)
+    assert "machine" in found and not {"devices", "memory"} & found.keys()
+
+
 def test_modules_to_preload_must_be_there(doctor: Doctor) -> None:
     found = doctor(PREFECT_INTEGRATIONS_GPU_PRELOAD="json,no_such_module")
     assert found["warm start"]["level"] == "warning"
