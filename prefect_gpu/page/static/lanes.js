@@ -208,24 +208,30 @@ export class Lanes {
     const id = own ? device.id.replace(`${device.node}/`, "") : device?.id ?? gone ?? "No device";
     draw.fillStyle = colour("ink");
     draw.font = "600 13px system-ui, 'Liberation Sans', sans-serif";
-    draw.fillText(id.length > 22 ? `${id.slice(0, 21)}…` : id, 0, top + 17, LABEL - 12);
+    this.#told(draw, id, top + 17);
     draw.fillStyle = colour("quiet");
     draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
-    if (!device) return draw.fillText(gone ? "is not there any more" : "what only needs cores", 0, top + 32, LABEL - 12);
+    if (!device) return this.#told(draw, gone ? "is not there any more" : "what only needs cores", top + 32);
     if (device.cordoned) {
       draw.fillStyle = colour("ink");
-      return draw.fillText(`out of service: ${device.cordoned}`, 0, top + 32, LABEL - 12);
+      return this.#told(draw, `out of service: ${device.cordoned}`, top + 32);
     }
     if (device.leaves) {
       const [at, why] = device.leaves;
       draw.fillStyle = colour("ink");
-      draw.fillText(`leaves service in ${seconds(Math.max(0, at - now))}${why ? `: ${why}` : ""}`, 0, top + 47, LABEL - 12);
+      this.#told(draw, `leaves service in ${seconds(Math.max(0, at - now))}${why ? `: ${why}` : ""}`, top + 47);
       draw.fillStyle = colour("quiet");
     }
-    draw.fillText(`${device.virtual ? "virtual, not a GPU" : device.kind} · ${bytes(device.memory_bytes)}`, 0, top + 32, LABEL - 12);
+    this.#told(draw, `${device.virtual ? "virtual, not a GPU" : device.kind} · ${bytes(device.memory_bytes)}`, top + 32);
     if (device.leaves) return;
     const mean = device.gaps ? `idle ${seconds(device.idle_s / device.gaps)} per hand-over (${device.gaps})` : "no hand-over yet";
-    draw.fillText(mean, 0, top + 47, LABEL - 12);
+    this.#told(draw, mean, top + 47);
+  }
+
+  /** Words in the column of names, squeezed by a fifth at most, and then cut: more than that nobody can read. */
+  #told(draw, words, y) {
+    const most = LABEL - 12, fits = 1.25 * most / draw.measureText(words).width;
+    draw.fillText(fits < 1 ? `${words.slice(0, Math.floor(words.length * fits) - 1)}…` : words, 0, y, most);
   }
 
   /** A thin strip above the tracks: training, or idle between two trainings. */
