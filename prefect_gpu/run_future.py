@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextvars import copy_context
+from threading import Thread
 from typing import TypeVar
 
 import anyio
 import httpx
-from prefect.futures import PrefectFlowRunFuture
+from prefect.exceptions import ObjectNotFound
+from prefect.futures import PrefectFlowRunFuture, PrefectFuture
 
 R = TypeVar("R")
 _FIRST_LOOK_S, _LAST_LOOK_S = 5.0, 30.0
@@ -38,3 +42,22 @@ class RunFuture(PrefectFlowRunFuture[R]):
             if self._final_state or left <= pause:
                 return
             pause = min(2 * pause, _LAST_LOOK_S)
+
+    def add_done_callback(self, fn: Callable[[PrefectFuture[R]], None]) -> None:
+        """Call it with this future once the run is over, or deleted, from another thread; at once if it is over."""
+        if self._final_state:
+            fn(self)
+            return
+        # Prefect's settings are in the context.
+        Thread(target=copy_context().run, args=(self._call_then, fn), name="run-future", daemon=True).start()
+
+    def _call_then(self, fn: Callable[[PrefectFuture[R]], None]) -> None:
+        deleted = False
+        while not (self._final_state or deleted):
+            try:
+                self.wait()
+            except ObjectNotFound:  # who asks for its result is told so
+                deleted = True
+            except httpx.HTTPError:  # whoever waits for the call has a limit of its own
+                time.sleep(_LAST_LOOK_S)
+        fn(self)

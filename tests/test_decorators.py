@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from prefect.blocks.system import Secret
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.exceptions import FailedRun
-from prefect.futures import PrefectFlowRunFuture
+from prefect.futures import PrefectFlowRunFuture, as_completed
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, Failed, Pending
 from pydantic import SecretStr
@@ -280,9 +281,12 @@ def test_a_run_whose_last_state_has_a_name_of_its_own_is_waited_for(
             await client.set_flow_run_state(future.flow_run_id, Failed(name=name), force=True)
         await asyncio.wait_for(waiting, 60)
 
+    called = Queue[Any]()
+    future.add_done_callback(called.put)
     asyncio.run(end_it_while_it_is_waited_for())
     with pytest.raises(FailedRun):
         future.result()
+    assert called.get(timeout=60) is future and list(as_completed([future])) == [future]
 
 
 def test_included_files_are_there_and_the_users_own_folder_is_untouched(
