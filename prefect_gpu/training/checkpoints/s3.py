@@ -106,8 +106,7 @@ class S3CheckpointStore:
         self, location: S3Location, client: Any = None, *, credentials: Mapping[str, str] | None = None, pool: str = ""
     ) -> None:
         self.location = location
-        self._client = client or s3_client(location, credentials or {}, read_timeout=_SILENT_S)
-        self._client.meta.events.register("request-created.s3", _have_patience, unique_id="prefect-gpu-patience")
+        self._client = client or s3_client(location, credentials or {})
         self._unmarked_pool = pool
 
     @cached_property
@@ -401,6 +400,7 @@ def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: b
     # Checksums of the newest kind are not known to every server that speaks S3; those that we send are.
     config = Config(
         retries={"mode": "standard", "max_attempts": _TRIES},
+        read_timeout=_SILENT_S,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": "path"} if location.endpoint_url else {},
@@ -412,9 +412,11 @@ def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: b
         aws_secret_access_key=credentials.get("AWS_SECRET_ACCESS_KEY"),
         aws_session_token=credentials.get("AWS_SESSION_TOKEN"),
     )
-    return session.client(
+    client = session.client(
         "s3", endpoint_url=location.endpoint_url or None, region_name=location.region or None, config=config
     )
+    client.meta.events.register("request-created.s3", _have_patience)
+    return client
 
 
 def _have_patience(request: Any, **_: Any) -> None:
