@@ -52,12 +52,11 @@ class RunFuture(PrefectFlowRunFuture[R]):
         Thread(target=copy_context().run, args=(self._call_then, fn), name="run-future", daemon=True).start()
 
     def _call_then(self, fn: Callable[[PrefectFuture[R]], None]) -> None:
-        deleted = False
-        while not (self._final_state or deleted):
+        while not self._final_state:
             try:
                 self.wait()
             except ObjectNotFound:  # who asks for its result is told so
-                deleted = True
-            except httpx.HTTPError:  # whoever waits for the call has a limit of its own
+                break
+            except httpx.HTTPError:  # the server may come back, and as_completed has a limit of its own
                 time.sleep(_LAST_LOOK_S)
         fn(self)

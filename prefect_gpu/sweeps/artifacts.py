@@ -32,7 +32,7 @@ def show(study: optuna.Study, objective: str) -> None:
 def _show(study: optuna.Study, objective: str) -> None:
     key = re.sub(r"[^a-z0-9-]+", "-", study.study_name.lower()).strip("-") or "sweep"
     description = f"{plural(len(study.trials), 'trial')}, the best first"
-    at_once: Any = {"_sync": True}  # in an async flow, Prefect would give a coroutine that nobody awaits
+    at_once: Any = {"_sync": True}  # else Prefect returns a coroutine in an async flow, and nobody awaits it
     create_table_artifact(table(study, objective), key=f"{key}-trials", description=description, **at_once)
     if picture := parallel_coordinates(study, objective):
         url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"

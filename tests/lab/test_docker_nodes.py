@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.lab.docker_nodes import Lab, LabNode
+from prefect_gpu.lab.sandbox import wait_until
 
 MEGABYTES = 10
 RECEIVE = """
@@ -106,8 +107,8 @@ def test_an_engine_that_shows_as_a_zombie_is_there_until_its_last_thread_has_end
     ending = subprocess.Popen([sys.executable, "-c", HALF_ENDED, f"{node.folder}/data"], stdout=subprocess.PIPE)
     try:
         assert ending.stdout is not None and ending.stdout.readline() == b"here\n"
-        time.sleep(0.2)
-        assert "\nState:\tZ" in Path(f"/proc/{ending.pid}/status").read_text()
+        status = Path(f"/proc/{ending.pid}/status")
+        wait_until(lambda: "\nState:\tZ" in status.read_text(), what="its first thread's end")
         assert lab.pids_of(node) == [ending.pid]
         lab.stop_engine(node)
         assert lab.pids_of(node) == []

@@ -228,7 +228,7 @@ export class Lanes {
     this.#told(draw, mean, top + 47);
   }
 
-  /** Words in the column of names, squeezed by a fifth at most, and then cut: more than that nobody can read. */
+  /** Words in the column of names. They are squeezed by a fifth at most, and then cut, so that one can read them. */
   #told(draw, words, y) {
     const most = LABEL - 12, fits = 1.25 * most / draw.measureText(words).width;
     draw.fillText(fits < 1 ? `${words.slice(0, Math.floor(words.length * fits) - 1)}…` : words, 0, y, most);

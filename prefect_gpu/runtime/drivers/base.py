@@ -320,7 +320,9 @@ class Driver(abc.ABC):
 
 
 class LaunchError(RuntimeError):
-    """A process could not be started. The message says why and what to do; whoever tells it says of which run.
+    """A process could not be started. The message says why and what to do.
+
+    It does not name the run: whoever passes it on does.
 
     Attributes:
         explains: Whether the message is all that its user needs; else it is one of a program that cannot begin.

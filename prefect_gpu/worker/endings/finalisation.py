@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 import psutil
@@ -29,7 +29,6 @@ from prefect_gpu.worker.server.asking import Asking
 from prefect_gpu.worker.server.server_clock import ServerClock
 from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, put_back
 
-T = TypeVar("T")
 TIMED_OUT = "TimedOut"
 """The name of the state of a run that has held its devices for as long as it may: Prefect's own, of its timeouts."""
 

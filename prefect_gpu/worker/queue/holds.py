@@ -148,9 +148,12 @@ class Holds:
         elif away:
             self._never.setdefault(run_id, hold)  # to be looked at again, until all are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
-        if coming is not None or away or run_id in self._of_nodes:
+        if coming is not None or away:
+            self._of_nodes.add(run_id)
             self.controller.activity.held(hold)  # the pool's page says the same
-            (self._of_nodes.add if coming is not None or away else self._of_nodes.discard)(run_id)
+        elif run_id in self._of_nodes:
+            self._of_nodes.discard(run_id)
+            self.controller.activity.held(hold)
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():

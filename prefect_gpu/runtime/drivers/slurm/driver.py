@@ -255,7 +255,7 @@ class SlurmDriver(Driver):
             self._changed.set()
 
     def _has_none(self, pilot: Pilot, node: Node) -> None:
-        """A node has no GPU that can be used. An allocation of such nodes alone is of no use to whoever waits."""
+        """A node has no GPU that can be used. If no node of its allocation has one, the allocation is given back."""
         said = f"Node {node.id} has no GPU that can be used, and its shape {pilot.record.shape!r} asks for some"
         ours = [lent.node for lent in self._lent.values() if lent.pilot is pilot]
         if not pilot.begun and len(ours) == pilot.record.agents and not any(one.devices for one in ours):
