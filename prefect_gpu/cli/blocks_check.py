@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from prefect_gpu.cli.server_check import configured_server
 from prefect_gpu.runtime.telemetry import Finding
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def check_blocks(settings: GpuSettings) -> list[Finding]:
 
     A block that is as it should be gives no finding. The blocks of checkpoints and of Slurm have checks of their own.
     """
-    if not settings.cluster and not settings.quota:
+    if not (settings.cluster or settings.quota) or not configured_server():
         return []
     try:
         return asyncio.run(asyncio.wait_for(_read(settings), _TIMEOUT_S))

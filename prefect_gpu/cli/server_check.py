@@ -21,15 +21,25 @@ _TRIED_OUT = "Start what was up in this folder: `prefect-gpu up`."
 _TIMEOUT_S = 5.0
 
 
+def configured_server() -> str | None:
+    """The address of the server that Prefect is set to use.
+
+    Without one, Prefect would start a server for each process that asks: worker and runs would not meet there, and
+    nobody's block is there. So no check asks then.
+    """
+    from prefect.settings import get_current_settings
+
+    return get_current_settings().api.url
+
+
 def check_server() -> list[Finding]:
     """Ask the server that Prefect is set to use. Takes a few seconds at most."""
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     from prefect_gpu.storage.history import masked
 
-    configured = get_current_settings().api.url
+    configured = configured_server()
     if not configured:
-        # Prefect would start a server for each process that asks; worker and runs would not meet there.
         return [
             Finding(
                 "error",
@@ -38,7 +48,7 @@ def check_server() -> list[Finding]:
                 f"{_START} To try things out in this folder only: `prefect-gpu up`.",
             )
         ]
-    url = masked(str(configured))
+    url = masked(configured)
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         try:
             return asyncio.run(asyncio.wait_for(_ask(url), _TIMEOUT_S))

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prefect_gpu.cli.server_check import configured_server
 from prefect_gpu.runtime.telemetry import Finding
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _BLOCKS = "See which blocks there are: `prefect block ls`."
 
 def check_slurm(settings: GpuSettings) -> list[Finding]:
     """What a pool on Slurm needs, if the settings ask for one. Takes some seconds at most."""
-    if settings.driver != "slurm" and not settings.slurm:
+    if not (settings.driver == "slurm" or settings.slurm) or not configured_server():
         return []
     from prefect_gpu.blocks.base import BlockError
     from prefect_gpu.runtime.drivers.slurm.cluster import SlurmError

@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.cli.folder_check import check_folder
+from prefect_gpu.cli.server_check import configured_server
 from prefect_gpu.runtime.telemetry import Finding
 from prefect_gpu.training.checkpoints.location import S3Location, parse_location
 from prefect_gpu.units import plural
@@ -103,14 +104,13 @@ def _meets(rule: Mapping[str, Any], place: S3Location) -> bool:
 async def _place(settings: GpuSettings) -> tuple[str | None, Mapping[str, str]]:
     """The address and the credentials that the settings say, or the block that they name."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import get_current_settings
 
     from prefect_gpu.settings import checkpoint_block
     from prefect_gpu.worker.from_blocks import read_storage
 
     if checkpoint_block(settings.checkpoints) is None:
         return settings.checkpoints, {}
-    if not get_current_settings().api.url:  # Prefect would start a server, and nobody's block is there
+    if not configured_server():
         return None, {}
     async with get_client(httpx_settings={"timeout": _TIMEOUT_S}) as client:
         storage = await read_storage(settings, client)
