@@ -130,6 +130,7 @@ class Manifest:
         files: By path relative to what the payload lies in.
         loss: If one was given.
         place: Where its files are, for a store that needs to be told.
+        folders: Those with nothing in them, by path as files: S3 knows no folders, and some libraries miss them.
     """
 
     step: int
@@ -137,6 +138,7 @@ class Manifest:
     files: dict[str, FileFacts]
     loss: float | None = None
     place: str = ""
+    folders: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -145,7 +147,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Text from which :meth:`from_json` makes the same again, or sees that it was damaged."""
-        content = {key: value for key, value in asdict(self).items() if value not in (None, "")}
+        content = {key: value for key, value in asdict(self).items() if value not in (None, "", ())}
         return json.dumps({"content": content, "sha256": _digest_json(content)})
 
     @classmethod
@@ -161,7 +163,7 @@ class Manifest:
             if manifest["sha256"] != _digest_json(content):
                 raise CheckpointDamaged("the manifest is not what was written")
             files = {name: FileFacts(**facts) for name, facts in content["files"].items()}
-            return cls(**{**content, "files": files})
+            return cls(**{**content, "files": files, "folders": tuple(content.get("folders", ()))})
         except CheckpointDamaged:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -188,7 +190,8 @@ def describe(folder: Path, step: int, loss: float | None = None, place: str = ""
     """
     payload = _find_payload(folder)
     files = {file.relative_to(folder).as_posix(): facts_of(file) for file in files_of(payload)}
-    return Manifest(step, payload.name, files, loss, place)
+    folders = tuple(empty.relative_to(folder).as_posix() for empty in _empty_folders(payload))
+    return Manifest(step, payload.name, files, loss, place, folders)
 
 
 def facts_of(file: Path) -> FileFacts:
@@ -204,6 +207,11 @@ def facts_of(file: Path) -> FileFacts:
 def files_of(path: Path) -> list[Path]:
     """The file, or all files below the folder."""
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _empty_folders(path: Path) -> list[Path]:
+    found = [path, *path.rglob("*")] if path.is_dir() else []
+    return sorted(one for one in found if one.is_dir() and not any(one.iterdir()))
 
 
 def _find_payload(folder: Path) -> Path:

@@ -294,10 +294,13 @@ class S3CheckpointStore:
 
     def _fetch(self, manifest: Manifest) -> Checkpoint:
         folder = self._scratch.empty()
-        for name in manifest.files:
-            target = (folder / name).resolve()
-            if not target.is_relative_to(folder.resolve()):
+        for name in (*manifest.files, *manifest.folders):
+            if not (folder / name).resolve().is_relative_to(folder.resolve()):
                 raise CheckpointDamaged(f"{name} lies outside of the checkpoint")
+        for name in manifest.folders:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name in manifest.files:
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             with self._damaged_if_missing(name):
                 manifest.check(name, _write(self._read(f"{manifest.place}/{name}"), target))
@@ -305,7 +308,7 @@ class S3CheckpointStore:
         if not payload.exists():
             if manifest.files:
                 raise CheckpointDamaged(f"{manifest.payload} is missing")
-            payload.mkdir()  # a folder without a file: S3 knows no folders
+            payload.mkdir()  # one without a file, saved by a version that did not write folders down
         return self._found(manifest, folder)
 
     def _read(self, name: str) -> Iterator[bytes]:

@@ -77,6 +77,20 @@ def test_a_folder_comes_back(store: S3CheckpointStore) -> None:
     assert (found.path / "deep" / "er" / "b.bin").read_bytes() == b"bbb" and (found.path / "empty").exists()
 
 
+def test_folders_with_nothing_in_them_come_back(store: S3CheckpointStore) -> None:
+    def save(path: Path) -> None:
+        (path / "assets" / "none yet").mkdir(parents=True)
+        (path / "weights").write_text("w")
+
+    store.save(save, 1)
+    found = again(store).restore()
+    assert found is not None and (found.path / "weights").read_text() == "w"
+    assert list((found.path / "assets").iterdir()) == [found.path / "assets" / "none yet"]
+    store.save(Path.mkdir, 2)
+    found = again(store).restore()
+    assert found is not None and found.path.is_dir() and not list(found.path.iterdir())
+
+
 def test_a_large_file_is_sent_in_parts(store: S3CheckpointStore) -> None:
     content = os.urandom(2 * PART_BYTES + 17)
     store.save(lambda path: path.write_bytes(content), 1)
