@@ -272,7 +272,10 @@ def _check(**given: object) -> None:
     """Refuse what is no version, such as the name of one, which people see everywhere."""
     for argument, value in given.items():
         if not isinstance(value, Version):
-            raise TypeError(f"{argument}={value!r} is no Version: give registry.version({value!r}).")
+            remedy = f"give registry.version({value!r})"
+            if value is None:  # what registry.champion() returns before anybody was promoted
+                remedy = "if it comes from registry.champion(), nobody is champion yet: registry.promote(...) one"
+            raise TypeError(f"{argument}={value!r} is no Version: {remedy}.")
 
 
 def _line_of_champions(decisions: list[Decision]) -> list[str]:

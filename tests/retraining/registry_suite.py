@@ -55,6 +55,8 @@ class RegistrySuite:
         ):
             with pytest.raises(TypeError, match=r"='v0001' is no Version: give registry.version\('v0001'\)."):
                 use()
+        with pytest.raises(TypeError, match=r"version=None is no Version: .* nobody is champion yet"):
+            models.load(models.champion(), Path.read_text)  # type: ignore[arg-type]
 
     def test_numbers_of_numpy_and_what_json_does_not_know_are_kept(self, models: ModelRegistry, model: Path) -> None:
         about = {"metrics": {"loss": np.float32(0.5)}, "parameters": {"folder": Path("data"), "layers": np.int64(3)}}

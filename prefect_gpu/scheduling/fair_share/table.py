@@ -13,7 +13,7 @@ class ShareRow:
     """One owner, or one group with all its members together.
 
     Attributes:
-        name: Its name.
+        name: What it is called. Owners that are named like a group have " itself" after that.
         group: The group that it belongs to; empty: the pool itself.
         depth: In how many groups it is.
         is_group: Whether it is a group.
@@ -60,7 +60,7 @@ def table(standing: Standing) -> list[ShareRow]:
         share, members = tree.share[node], tree.children.get(node, [])
         lacks = max(0.0, share.guaranteed - holds[node])
         row = ShareRow(
-            name=node,
+            name=tree.called(node),
             group=parent,
             depth=depth,
             is_group=bool(members),
@@ -74,7 +74,7 @@ def table(standing: Standing) -> list[ShareRow]:
             owed_part=owed[node],
             lent=max(0.0, min(lacks - free, in_use - holds[node])),
             borrowed=max(0.0, holds[node] - standing.owed[node]),
-            expects=_expects(standing, node, holds[node], waits[node]),
+            expects=_expects(standing, node, holds[node], waits[node], free),
         )
         rows.append(row)
         for member in members:
@@ -85,13 +85,13 @@ def table(standing: Standing) -> list[ShareRow]:
     return rows
 
 
-def _expects(standing: Standing, node: str, holds: float, waits: float) -> str:
+def _expects(standing: Standing, node: str, holds: float, waits: float, free: float) -> str:
     share, owed, sure = standing.tree.share[node], standing.owed[node], standing.floor[node]
     if share.limit is not None and holds >= share.limit and waits:
         return f"nothing more: its limit of {share.limit} is reached"
     back, more = floor(sure - holds + 1e-6), floor(owed - holds + 1e-6)
     if waits and back > 0:
-        return f"{back} more at the next checkpoint: guaranteed"
+        return f"{back} more{'' if free >= back else ' at the next checkpoint'}: guaranteed"
     if waits and more > 0:
         return f"{more} more, before those who borrow"
     if holds > owed + 1e-6:

@@ -126,8 +126,12 @@ class Tree:
         """What the limit of a node is, which has one, in words."""
         limit = self.share[node].limit
         assert limit is not None
-        whose = f"{node[:-1]} itself" if node.endswith("/") and node[:-1] in self.share else node
-        return f"the limit of {whose} is {plural(limit, 'device')}"
+        return f"the limit of {self.called(node)} is {plural(limit, 'device')}"
+
+    def called(self, node: str) -> str:
+        """What a node is called: the leaf of an owner that is named like a group is told apart from that."""
+        group = node.removesuffix("/")
+        return f"{group} itself" if group != node and group in self.share else node
 
     def totals(self, by_owner: Mapping[str, float]) -> dict[str, float]:
         """By node: the sum of its owners' numbers."""

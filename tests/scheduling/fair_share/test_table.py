@@ -49,6 +49,19 @@ def test_who_is_owed_nothing_is_not_said_to_hold_a_share() -> None:
     assert "its owner is owed none now, and gets what others leave" in reason(world, "bob0")
 
 
+def test_an_owner_that_is_named_like_a_group_is_told_apart_from_it() -> None:
+    world = pool(Share("team", limit=3), Share("ada", "team"), devices=4)
+    starts(world, "team", 1)
+    assert list(rows(world)) == ["team", "ada", "team itself"]
+
+
+def test_what_is_guaranteed_waits_for_a_checkpoint_only_where_others_train() -> None:
+    world = pool(Share("ada", guaranteed=4), devices=4)
+    starts(world, "bob", 4)
+    world.submit("ada0", owner="ada", gpus=2)
+    assert rows(world)["ada"].expects == "2 more at the next checkpoint: guaranteed"
+
+
 def test_everything_is_finite_before_anything_has_happened() -> None:
     world = pool(Share("ada", guaranteed=9), devices=4)
     row = rows(world)["ada"]
