@@ -46,13 +46,19 @@ def cordon(
     try:
         chosen = _chosen(devices, nodes, known)
         moment = None if by is None else _moment(by, datetime.now().astimezone())
-        cordons.add(dict.fromkeys(chosen, reason.strip() or _BY_HAND), None if moment is None else moment.timestamp())
+        stay = cordons.add(
+            dict.fromkeys(chosen, reason.strip() or _BY_HAND), None if moment is None else moment.timestamp()
+        )
     except UnreadableError as error:
         common.fail(str(error))
     except OSError as error:
         _cannot_be_changed(cordons, error)
     when = "" if moment is None else f" from {moment:%Y-%m-%d %H:%M:%S %Z} on"
-    common.console().print(f"Out of service{when}: {', '.join(chosen)}. Workers heed it within a second or two.")
+    screen = common.console()
+    if stay:
+        screen.print(f"Out of service already, and not put back until then: {', '.join(stay)}.")
+    if taken := [device for device in chosen if device not in stay]:
+        screen.print(f"Out of service{when}: {', '.join(taken)}. Workers heed it within a second or two.")
 
 
 def uncordon(devices: _Devices) -> None:

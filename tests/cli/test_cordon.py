@@ -82,6 +82,19 @@ def test_a_device_goes_out_of_service_later(run_cli: InProcess, tmp_path: Path) 
         assert done.exit_code == 2 and "18:00" in done.stderr
 
 
+def test_a_plan_for_later_puts_no_sick_device_back(run_cli: InProcess, tmp_path: Path) -> None:
+    """As of a node that is to be maintained tonight, and of which one device is out already."""
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    run_cli("cordon", "virtual-3", "--reason", "fell off the bus", **env)
+    done = run_cli("cordon", "virtual-3", "virtual-4", "--by", "2h", "--reason", "maintenance", **env)
+    assert "Out of service already, and not put back until then: virtual-3." in done.stdout
+    cordoned = Cordons(tmp_path).read()
+    assert (cordoned["virtual-3"].reason, cordoned["virtual-3"].by) == ("fell off the bus", None)
+    assert cordoned["virtual-4"].reason == "maintenance"
+    run_cli("cordon", "virtual-4", **env)
+    assert Cordons(tmp_path).read()["virtual-4"].by is None, "sooner than planned"
+
+
 def test_a_number_is_one_of_seconds_and_no_time_of_day() -> None:
     now = datetime(2026, 3, 28, 10).astimezone()
     assert [(_moment(by, now) - now).total_seconds() for by in ("1800", "20")] == [1800.0, 20.0]

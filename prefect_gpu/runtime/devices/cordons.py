@@ -77,11 +77,14 @@ class Cordons:
         changed, self._seen = now != self._seen, now
         return changed
 
-    def add(self, devices: Mapping[str, str], by: float | None = None) -> None:
+    def add(self, devices: Mapping[str, str], by: float | None = None) -> list[str]:
         """Take devices out of service, each for its reason. One that is out already gets the new reason.
 
         Args:
             by: When, in Unix seconds; None: now.
+
+        Returns:
+            Those that are out already, and keep their reason, as a plan for later puts none back until then.
 
         Raises:
             UnreadableError: See :meth:`read`.
@@ -89,8 +92,12 @@ class Cordons:
         """
         with self._alone():
             before, now = self.read(), time.time()
+            later = by is not None and by > now
+            out = [device for device in devices if later and device in before and before[device].is_out(now)]
             since = {device: before[device].since if device in before else now for device in devices}
-            self._write(before | {device: Cordoned(why, since[device], by) for device, why in devices.items()})
+            added = {device: Cordoned(why, since[device], by) for device, why in devices.items() if device not in out}
+            self._write(before | added)
+        return out
 
     def remove(self, *devices: str) -> None:
         """Put devices back into service. Raises as :meth:`add` does."""
