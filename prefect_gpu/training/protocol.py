@@ -47,6 +47,7 @@ ENV_CPUS = "PREFECT_GPU_CPUS"  # core numbers, "0,1"
 ENV_CHECKPOINTS = "PREFECT_GPU_CHECKPOINTS"  # a folder or s3://bucket/prefix that belongs to this run alone
 ENV_CREDENTIALS = "PREFECT_GPU_S3_CREDENTIALS"  # JSON, as STS gives them: for this place alone, and for a while
 ENV_CREDENTIALS_FILE = "PREFECT_GPU_S3_CREDENTIALS_FILE"  # where newer ones will be
+ENV_SAVED = "PREFECT_GPU_SAVED"  # the step of the checkpoint that the run had when it was stopped before
 ENV_POOL = "PREFECT_GPU_POOL"  # the id of its pool, which its checkpoints are marked with
 ENV_GATED = "PREFECT_GPU_GATED"  # "1": wait in ready() until the gate opens
 ENV_LOCKS = "PREFECT_GPU_LOCKS"  # JSON list of files, one for each device: locked while the run trains

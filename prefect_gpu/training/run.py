@@ -25,6 +25,7 @@ from prefect_gpu.training.channel.attachment import Attachment, free_link
 from prefect_gpu.training.channel.link import wait_alone, wait_at_gate
 from prefect_gpu.training.channel.mailbox import Mailbox
 from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
+from prefect_gpu.training.checkpoints.lost import tell_if_lost
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
 from prefect_gpu.training.limits import cpus
 from prefect_gpu.training.progress import Progress
@@ -34,6 +35,7 @@ from prefect_gpu.training.protocol import (
     ENV_POOL,
     ENV_RESTORES_ONLY,
     ENV_RUN_ID,
+    ENV_SAVED,
     ENV_STAYS,
     ENV_TRIAL,
     FINISHED,
@@ -118,6 +120,7 @@ class TrainingRun:
         self._mailbox = Mailbox()
         self._told = Attachment(None, self._progress, self._about)
         self._client: Any = None  # of the link; report() looks at it every time
+        self._had_saved: str | None = None  # the step of its checkpoint when it was stopped before
         self._on_cores: list[Callable[[int], object]] = []
         self._on_report: list[Callable[[int, float | None, dict[str, Any]], object]] = []
         self._trial: TrialLink | None = None
@@ -146,6 +149,7 @@ class TrainingRun:
             where, name = (of_run, f"best-{keep}") if isinstance(keep, str) else (place, "best")
             self._best = BestKeeper(open_store(part_of(where, name)) if where else None)
         store = open_store(place, pool=os.environ.get(ENV_POOL, "")) if place else None
+        self._had_saved = None if taken or part else os.environ.get(ENV_SAVED)
         _current.set(self)  # only now: a store that cannot be opened must not be in the next try's way
         if not taken:
             self._batch = Batch.told(os.environ, self._batch.size)
@@ -479,6 +483,8 @@ class TrainingRun:
         store = self._saver.store
         found = store.restore() if store is not None else None
         if found is None:
+            if self._had_saved is not None and store is not None:
+                tell_if_lost(store, self._had_saved, os.environ.get(ENV_CHECKPOINTS, ""))
             return None
         loaded = found.path if load is None else load(found.path)
         self.step = found.step

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from prefect_gpu.training import NonFiniteLoss, TrainingRunError, training_run
-from prefect_gpu.training.protocol import ENV_BATCH_SIZE, ENV_CHECKPOINTS
+from prefect_gpu.training.protocol import ENV_BATCH_SIZE, ENV_CHECKPOINTS, ENV_SAVED
 from tests.training.conftest import as_another_process
 
 
@@ -251,6 +251,39 @@ def test_each_training_of_a_process_carries_on_from_its_own_checkpoints(
     for fold in folds:
         with training_run(steps=2) as run:
             assert run.restore(Path.read_text) == fold and not list(run.steps())
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a machine where the folder is not mounted."""
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "not-mounted"))
+    monkeypatch.setenv(ENV_SAVED, "40")
+    with training_run(steps=5, checkpoint_every=1e-9) as run:
+        assert run.restore() is None
+        for _ in run.steps():
+            run.report()
+    [told] = caplog.messages
+    assert told.startswith("This run had saved step 40") and "not-mounted" in told
+    with training_run(steps=2) as run:  # of which nothing was ever said
+        assert run.restore() is None
+    assert len(caplog.messages) == 1
+
+
+def test_a_run_whose_second_training_had_saved_has_lost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path))
+    with training_run(steps=1) as run:
+        run.ready()
+    with training_run(steps=1, checkpoint_every=1e-9) as run:
+        for _ in run.steps():
+            run.report(checkpoint=partial(Path.write_text, data="second"))
+    as_another_process()
+    monkeypatch.setenv(ENV_SAVED, "1")
+    with training_run(steps=1) as run:
+        assert run.restore() is None
+    assert not caplog.messages
 
 
 def test_a_checkpoint_that_cannot_be_saved_does_not_end_the_training(

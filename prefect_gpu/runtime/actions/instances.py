@@ -21,7 +21,7 @@ from prefect_gpu.runtime.launch.gang import (
     instances_in,
     launch_together,
 )
-from prefect_gpu.runtime.launch.launch import Launch
+from prefect_gpu.runtime.launch.launch import SAVED_BEFORE, Launch
 from prefect_gpu.runtime.launch.run_environment import channel_environment, run_environment
 from prefect_gpu.training import protocol
 
@@ -125,6 +125,7 @@ class Instances:
                 local=self._driver.local,
                 batch_size=run.record.batch_size,
                 batch_sizes=run.record.request.batch_sizes,
+                saved_step=run.record.known.get(SAVED_BEFORE),
             )
             if rank == 0:
                 own |= channel_environment(

@@ -25,6 +25,7 @@ from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
 CONSUMED = "consumed"  # in what the record knows, what the run has taken so far; in its times, until when
+SAVED_BEFORE = "saved_before"  # in what it knows: the step that it had saved when an earlier launch was stopped
 GATE_OPENED = "gate_opened"  # in its times: since when a run that was prepared behind another has its devices
 OPENED = "opened"  # in what it knows: whether others were let in with it, as it did not use its devices
 _SAVED = "saved_step"  # in its progress

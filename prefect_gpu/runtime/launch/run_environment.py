@@ -27,6 +27,7 @@ def run_environment(
     local: bool = True,
     batch_size: int | None = None,
     batch_sizes: tuple[int, int] | None = None,
+    saved_step: int | None = None,
 ) -> dict[str, str]:
     """What each instance of a run is told of its place.
 
@@ -43,6 +44,7 @@ def run_environment(
             pipes nor the shared memory of the machine.
         batch_size: Samples of the batch that the pool has chosen; None: the run is not told any.
         batch_sizes: Samples of the smallest and of the largest batch that it may choose.
+        saved_step: The step of the checkpoint that it had when it was stopped before; None: it was not, or had none.
     """
     gpus = [device.id for device in devices if not device.virtual]
     return {
@@ -55,6 +57,7 @@ def run_environment(
         protocol.ENV_CPUS: ",".join(map(str, cpus)),
         protocol.ENV_CHECKPOINTS: checkpoints,
         **({protocol.ENV_POOL: pool} if pool else {}),
+        **({protocol.ENV_SAVED: str(saved_step)} if saved_step else {}),
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
         **({protocol.ENV_BATCH_SIZE: f"{batch_size}/{batch_sizes[0]}"} if batch_size and batch_sizes else {}),
         **({protocol.ENV_SHARED: "1"} if shared else {}),

@@ -1,7 +1,8 @@
-"""How long a run has held its devices, and what it took of them, kept in Prefect while it has none.
+"""How long a run has held its devices, what it took of them and what it had saved, kept in Prefect while it has none.
 
 A run that was stopped or suspended leaves nothing on the worker's machine. Another worker may start it again, or the
-same one after a restart: its time limit counts on, and so does what it costs.
+same one after a restart: its time limit counts on, and so does what it costs. If its checkpoint is not found where it
+carries on, it says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
 
 from prefect_gpu.runtime.clock import CLOCK
-from prefect_gpu.runtime.launch.launch import CONSUMED, Launch
+from prefect_gpu.runtime.launch.launch import CONSUMED, SAVED_BEFORE, Launch
 from prefect_gpu.runtime.metering.consumption import SOURCES
 from prefect_gpu.worker.server.asking import Asking
 
@@ -25,6 +26,7 @@ HELD_S = "prefect-gpu.held-s"
 TOOK = "prefect-gpu.took"
 """The label of a flow run that was stopped or suspended: what it had taken then, as JSON; empty once it is over."""
 
+_SAVED = "saved_step"  # in that label
 _KEPT = "took_before"  # in what a record knows: whether the run has that label, and something in it
 _SUMS = ("device_s", "energy_j", "cost")
 _FLAGS = ("unpriced", "unmetered")
@@ -37,7 +39,7 @@ def held_before(flow_run: FlowRun) -> float:
 
 
 def taken_before(flow_run: FlowRun) -> dict[str, Any]:
-    """What a record knows of what earlier launches of a run took; empty if Prefect has nothing of it.
+    """What a record knows of what earlier launches of a run took and saved; empty if Prefect has nothing of it.
 
     A label that somebody else has written counts for nothing, and so does every part of it that makes no sense.
     """
@@ -53,7 +55,8 @@ def taken_before(flow_run: FlowRun) -> dict[str, Any]:
     flags = {name: True for name in _FLAGS if found.get(name) is True}
     source = found.get("energy_from")
     counted = {"energy_from": source} if source in SOURCES else {}
-    return {CONSUMED: {**taken, **flags, **counted}, _KEPT: True}
+    saved = {SAVED_BEFORE: int(found[_SAVED])} if _is_amount(found.get(_SAVED)) else {}
+    return {CONSUMED: {**taken, **flags, **counted}, _KEPT: True, **saved}
 
 
 async def keep_what_it_took(asking: Asking, run: Launch, *, ends: bool = False) -> None:
@@ -68,7 +71,8 @@ async def keep_what_it_took(asking: Asking, run: Launch, *, ends: bool = False) 
     if ends and known.get(_KEPT):
         labels[TOOK] = ""
     elif not ends and known.get(CONSUMED):
-        labels[TOOK] = json.dumps(known[CONSUMED], sort_keys=True)
+        saved = {_SAVED: run.saved_step} if run.saved_step and run.record.request.preemptible else {}
+        labels[TOOK] = json.dumps({**known[CONSUMED], **saved}, sort_keys=True)
     if labels:
         with suppress(ObjectNotFound):
             await asking.persist_of(run, lambda: asking.label(run.run_id, labels))

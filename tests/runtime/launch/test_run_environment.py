@@ -68,3 +68,8 @@ def test_others_are_not_told_of_limits(tmp_path: Path, pipes: Path, device: Devi
     env = environment(tmp_path, device, **values)
     assert not LIMITS & env.keys() and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in env
     assert (protocol.ENV_MEMORY in env) == bool(values.get("shared"))
+
+
+def test_a_run_that_was_stopped_is_told_what_it_had_saved(tmp_path: Path) -> None:
+    assert environment(tmp_path, saved_step=40)[protocol.ENV_SAVED] == "40"
+    assert protocol.ENV_SAVED not in environment(tmp_path)

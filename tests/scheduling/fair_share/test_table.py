@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from prefect_gpu.scheduling.fair_share.table import ShareRow, table
-from prefect_gpu.scheduling.model.shares import Share
-from tests.scheduling.fair_share.test_adaptive import pool, reason, starts
+from prefect_gpu.scheduling.model.shares import Share, Shares
+from tests.scheduling.fair_share.test_adaptive import HOUR, pool, reason, starts
 from tests.scheduling.world import World
 
 
@@ -55,11 +55,12 @@ def test_an_owner_that_is_named_like_a_group_is_told_apart_from_it() -> None:
     assert list(rows(world)) == ["team", "ada", "team itself"]
 
 
-def test_what_is_guaranteed_waits_for_a_checkpoint_only_where_others_train() -> None:
-    world = pool(Share("ada", guaranteed=4), devices=4)
-    starts(world, "bob", 4)
-    world.submit("ada0", owner="ada", gpus=2)
-    assert rows(world)["ada"].expects == "2 more at the next checkpoint: guaranteed"
+def test_what_is_guaranteed_comes_at_the_next_checkpoint_of_those_who_have_it() -> None:
+    world = pool(devices=4)
+    starts(world, "bob", 4, preemptible=False)
+    world.limit(shares=Shares(HOUR, (Share("ada", guaranteed=2),)))
+    starts(world, "ada", 1)
+    assert rows(world)["ada"].expects == "1 more at the next checkpoint: guaranteed"
 
 
 def test_everything_is_finite_before_anything_has_happened() -> None:

@@ -10,7 +10,7 @@ from prefect.states import Running, Scheduled
 
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import ExitReport
-from prefect_gpu.runtime.launch.launch import CONSUMED
+from prefect_gpu.runtime.launch.launch import CONSUMED, SAVED_BEFORE
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.time_held import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
@@ -55,6 +55,15 @@ async def test_what_a_run_took_is_kept_while_it_waits_and_forgotten_at_its_end()
     prefect.run.labels = cast(Any, {})
     await keep_what_it_took(asking(prefect), never_stopped, ends=True)
     assert not prefect.run.labels and labels == {TOOK: ""}, "a run that is never stopped costs Prefect no write"
+
+
+async def test_what_a_run_had_saved_is_known_to_its_next_launch_if_it_was_to_carry_on() -> None:
+    for preemptible, saved in ((True, 40), (False, None)):
+        prefect = OneRun(Scheduled())
+        run = launched(prefect.run_id, request=Request(preemptible=preemptible), progress={"saved_step": 40})
+        run.record.known[CONSUMED] = {"device_s": 1.0}
+        await keep_what_it_took(asking(prefect), run)
+        assert taken_before(prefect.as_read()).get(SAVED_BEFORE) == saved
 
 
 @pytest.mark.parametrize("label", ["much", "[1]", "null", '{"device_s": -1, "cost": true, "energy_from": "wind"}', 5])
