@@ -23,8 +23,8 @@ def tell_if_lost(store: Store, step: str, place: str) -> None:
     if store.holding() is None:
         logger.warning(
             "This run had saved step %s when it was stopped. Of that, %s finds nothing in %s, so it begins anew. Is "
-            "the folder mounted there? Runs that are stopped need a place for checkpoints that all machines of their pool "
-            "reach: the operator sets it as PREFECT_INTEGRATIONS_GPU_CHECKPOINTS.",
+            "the folder mounted there? Runs that are stopped need a place for checkpoints that all machines of their "
+            "pool reach: the operator sets it as PREFECT_INTEGRATIONS_GPU_CHECKPOINTS.",
             step,
             platform.node(),
             place,
