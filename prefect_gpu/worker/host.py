@@ -34,6 +34,7 @@ from prefect_gpu.training import protocol
 from prefect_gpu.worker.deadlines.promising import Answer, Promising
 from prefect_gpu.worker.endings.finalisation import Finalisation, is_tried_again
 from prefect_gpu.worker.endings.recording import Recorder
+from prefect_gpu.worker.endings.stuck_claims import StuckClaims
 from prefect_gpu.worker.endings.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
 from prefect_gpu.worker.endings.time_held import keep_what_it_took
 from prefect_gpu.worker.launching.launcher import Launcher
@@ -134,6 +135,7 @@ class PrefectHost:
             settings=self.settings,
             shares_files=self.shares_files,
         )
+        self.claims = StuckClaims(self.pool, self._finalisation, lambda: self.controller.runs, self.logger)
         self.quota = QuotaReader(self._client, self.settings, self.logger)
         self.queue = QueueSync(
             self.worker,
@@ -198,6 +200,7 @@ class PrefectHost:
             if self.spans is not None and (label := self.spans.label(run.run_id)):
                 with suppress(httpx.HTTPError, ObjectNotFound):
                     await self.asking.label(run.run_id, label)
+            self.claims.note(run.folder.name)
             return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:

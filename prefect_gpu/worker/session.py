@@ -206,6 +206,7 @@ class PoolSession:
             "holds": host.holds.run,
             "heartbeats": self._beat,
             "orphans": host.bury_orphans,
+            "claims": host.claims.run,
             "cleaner": self._make_cleaner().run,
         }
         if notice.is_needed:

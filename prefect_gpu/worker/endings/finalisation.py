@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -292,6 +292,26 @@ class Finalisation:
         ended_at = self._clock.of(flow_run.state.timestamp) if flow_run.state.is_final() else None
         return None if outcome is None else (outcome, message, ended_at)
 
+    async def return_claim(self, seen: FlowRun, launched: Container[str]) -> bool:
+        """Return a run to its queue that this worker has claimed and does not launch.
+
+        Args:
+            seen: As it was read, pending.
+            launched: The runs that are launched, or about to be.
+
+        Returns:
+            Whether it waits again. It does not if it has come to another state, or is launched by now.
+
+        Raises:
+            ObjectNotFound: It was deleted.
+        """
+        flow_run = await self._client.read_flow_run(seen.id)
+        assert seen.state is not None
+        if flow_run.state is None or flow_run.state.id != seen.state.id or str(seen.id) in launched:
+            return False
+        await self._give_back(flow_run, "Its claim came to nothing; the run had not begun.")
+        return True
+
     async def _give_back(self, flow_run: FlowRun, message: str) -> None:
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
         await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
@@ -426,6 +446,16 @@ def claim_words(worker: str, folder: str, scope: str = "") -> str:
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty for a process of this machine.
     """
     return f"{CLAIMED} {worker} ({folder}" + (_for_scope(scope) if scope else ")")
+
+
+def claimed_for(message: str) -> str:
+    """The folder that the words of a claim name; empty: they are no such words.
+
+    Example:
+        >>> claimed_for(claim_words("gpu (1)", "the-launch-1", "engine-7"))
+        'the-launch-1'
+    """
+    return message.rpartition(" (")[2].partition(")")[0] if message.startswith(CLAIMED) else ""
 
 
 def _for_scope(scope: str) -> str:
