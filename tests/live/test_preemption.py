@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
 
 from tests.live.pool import LivePool, eventually
+from tests.live.test_learning import until_logged
 
 STEPS = 5_000  # more than are needed until another run was submitted, also where the server is slow
 
@@ -104,6 +106,32 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
     trained_s = rows[0].trained_s or 0.0
     assert took_s > 0 and (rows[0].device_s or 0.0) > took_s + trained_s / 2, "what it took before counts, too"
     assert (await pool.read(run)).labels["prefect-gpu.took"] == "", "should it be tried again, that is no part of it"
+
+
+async def test_a_run_whose_checkpoints_are_gone_says_so_as_it_begins_anew(pool: LivePool, tmp_path: Path) -> None:
+    """As on a machine where the folder is not mounted."""
+    pool.start_worker(virtual_devices="1")
+    trace, hurry = tmp_path / "trace", tmp_path / "hurry"
+    run = await pool.submit(
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.12, hurry=str(hurry)
+    )
+
+    async def trains() -> bool:
+        return len(steps_of(trace)) > 5
+
+    async def has_left() -> bool:
+        return "prefect-gpu.took" in (await pool.read(run)).labels
+
+    await eventually(trains, "the training")
+    await asuspend_flow_run(flow_run_id=run)
+    await eventually(has_left, "what Prefect keeps of it")
+    saved = json.loads((await pool.read(run)).labels["prefect-gpu.took"])["saved_step"]
+    shutil.rmtree(pool.state_dir / "checkpoints" / str(run))
+    hurry.touch()
+    await aresume_flow_run(run)
+    assert (await pool.until(run)).is_completed()
+    await until_logged(pool, run, f"This run had saved step {saved} when it was stopped.")
+    assert steps_of(trace).count(0) == 2
 
 
 async def test_a_run_that_is_suspended_in_its_last_step_completes_and_does_nothing_twice(
