@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import stat
 from pathlib import Path
@@ -226,4 +227,5 @@ async def test_prefects_own_command_registers_the_types(used: Sandbox) -> None:
             known = await client.read_block_type_by_slug(kind.get_block_type_slug())
             assert (known.name, known.description) == (kind.get_block_type_name(), kind.get_description())
             assert (str(known.logo_url), str(known.documentation_url)) == (str(kind._logo_url), DOCUMENTATION)
-            assert known.code_example == kind.get_code_example()
+            # Prefect's server escapes the example of a type that it makes, and not of one that it brings up to date.
+            assert html.unescape(known.code_example or "") == kind.get_code_example()
