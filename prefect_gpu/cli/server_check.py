@@ -24,8 +24,8 @@ _TIMEOUT_S = 5.0
 def configured_server() -> str | None:
     """The address of the server that Prefect is set to use.
 
-    Without one, Prefect would start a server for each process that asks: worker and runs would not meet there, and
-    nobody's block is there. So no check asks then.
+    No check asks without one: Prefect would start a server for each process that asks. Worker and runs would not meet
+    there, and it has nobody's blocks.
     """
     from prefect.settings import get_current_settings
 

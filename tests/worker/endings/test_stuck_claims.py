@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -70,6 +70,5 @@ async def test_what_a_run_has_come_to_meanwhile_counts(change: State) -> None:
 async def test_a_run_that_is_launched_while_it_is_read_again_is_left_to_that() -> None:
     found = Found(FOLDER)
     await found.looks(1)
-    launched: Any = lambda: found.launched.add(found.prefect.run_id)  # noqa: E731
-    found.prefect.after_read = launched
+    found.prefect.after_read = lambda: found.launched.add(found.prefect.run_id)
     assert await found.looks(1) == "Pending"
