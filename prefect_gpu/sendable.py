@@ -13,6 +13,8 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 _MASKED = "**********"  # what pydantic writes in the place of a secret
 
+_LEAST, _MOST = -(2**63), 2**64 - 1  # what orjson, by which Prefect's server writes lists of runs, knows of integers
+
 
 def must_be_sendable(flow: Flow[..., Any], parameters: dict[str, Any]) -> None:
     """Make sure that a run gets the parameters that its user gives. Prefect sends others in silence.
@@ -36,11 +38,21 @@ def must_be_sendable(flow: Flow[..., Any], parameters: dict[str, Any]) -> None:
                 f"{name}: NaN and infinity cannot be sent to the pool, because they are no JSON: the run would get "
                 "None. Give a finite number, or None; or text such as 'inf', where the flow calls float() of it."
             )
+        if beyond_64_bits(told):
+            raise TypeError(
+                f"{name}: an integer of more than 64 bits cannot be sent to the pool, because Prefect cannot list runs "
+                "that have one. Give it as text, and let the flow call int() of it."
+            )
         if _MASKED in told and any(isinstance(one, (Secret, SecretBytes, SecretStr)) for one in parts):
             raise TypeError(
                 f"{name}: a secret cannot be sent to the pool: the run would get {_MASKED!r}. Give the name of a "
                 "block that has it, and let the flow load the block."
             )
+
+
+def beyond_64_bits(value: Any) -> bool:
+    """Whether it holds an integer that Prefect's server cannot write into a list of runs."""
+    return any(isinstance(one, int) and not _LEAST <= one <= _MOST for one in _parts_of(value))
 
 
 def _parts_of(value: Any) -> list[Any]:
@@ -62,4 +74,4 @@ def _vanishes(part: Any) -> bool:
     return callable(part) or (isinstance(part, Iterator) and not isinstance(part, list))
 
 
-__all__ = ["must_be_sendable"]
+__all__ = ["beyond_64_bits", "must_be_sendable"]

@@ -159,7 +159,7 @@ class PoolSession:
         await self._control.open(self._stack)
         host = self.host = PrefectHost(
             worker,
-            PoolView(client, pool.name, worker._work_queues, self._server_clock),
+            PoolView(client, pool.name, worker._work_queues, self._logger, self._server_clock),
             settings,
             local=place.driver.local,
             contained=place.driver.contained,

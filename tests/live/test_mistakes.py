@@ -59,6 +59,18 @@ async def test_numbers_beyond_all_bounds_harm_neither_the_worker_nor_other_runs(
     assert "Traceback" not in served.workers[0].output
 
 
+async def test_a_run_that_no_list_can_have_trains_and_keeps_nobody_waiting(pool: LivePool) -> None:
+    """Prefect answers 500 to each question whose answer has an integer beyond 64 bits in it."""
+    large = await pool.submit("hungry", mebibytes=1, seed=2**70, catches=True)
+    refused = await pool.submit("plain", job_variables={"gpus": 0, "workers": 10**30})
+    plain = await pool.submit("plain")
+    worker = pool.start_worker(**COLD)
+    for run_id in (large, plain):
+        await pool.until(run_id, "Completed")
+    assert f"workers={10**30}" in ((await pool.until(refused, "Crashed")).message or "")
+    assert "cannot list some of the pool's runs" in worker.output and "Traceback" not in worker.output
+
+
 async def test_a_pool_without_devices_says_what_to_do(pool: LivePool) -> None:
     pool.start_worker(virtual_devices="0", **COLD)
     message = await refusal(pool)

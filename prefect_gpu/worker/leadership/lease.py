@@ -32,7 +32,7 @@ from prefect.client.schemas.responses import MinimalConcurrencyLimitResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from pydantic import TypeAdapter
 
-from prefect_gpu.worker.server.pool import page_size
+from prefect_gpu.worker.server.run_lists import page_size
 
 LEASE_S = 18.0
 """How long a leader that is not heard of any more leads, seconds. Somebody else does at most 30 s after its death."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,7 +13,6 @@ from uuid import UUID
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
-    FlowRunFilterId,
     FlowRunFilterNextScheduledStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -23,25 +23,15 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import Flow, FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.sorting import FlowRunSort
-from prefect.settings import get_current_settings
 
 from prefect_gpu.scheduling.model.cluster import Queue, Quotas
+from prefect_gpu.worker.server.run_lists import RunLists
 from prefect_gpu.worker.server.server_clock import ServerClock
 from prefect_gpu.worker.server.states import CLAIMED
 
 T = TypeVar("T")
-_PAGE = 200
 _CACHED_S = 10.0
 _MOST_CACHED = 1000
-
-
-def page_size() -> int:
-    """How many things to ask Prefect's API for at once.
-
-    A server whose ``PREFECT_SERVER_API_DEFAULT_LIMIT`` is lower refuses more; its workers must be given the same value.
-    """
-    return min(_PAGE, get_current_settings().server.api.default_limit)
 
 
 class PoolView:
@@ -49,18 +39,25 @@ class PoolView:
 
     Args:
         queue_names: The work queues that the worker serves; empty for all.
+        logger: Told of runs that Prefect cannot list.
 
     Attributes:
         clock: The server's.
     """
 
     def __init__(
-        self, client: PrefectClient, pool_name: str, queue_names: Iterable[str], clock: ServerClock | None = None
+        self,
+        client: PrefectClient,
+        pool_name: str,
+        queue_names: Iterable[str],
+        logger: logging.Logger,
+        clock: ServerClock | None = None,
     ) -> None:
         self.clock = clock or ServerClock()
         self._client = client
         self._pool_name = pool_name
         self._queue_names = sorted(queue_names)
+        self._lists = RunLists(client, self._due_runs, logger)
         self._deployments: dict[UUID, tuple[float, DeploymentResponse]] = {}
         self._flows: dict[UUID, Flow] = {}
 
@@ -78,28 +75,25 @@ class PoolView:
         Prefect's own query for workers stops at one page and leaves out what a limit keeps back; a run that could
         start must not be hidden behind two hundred that could not.
         """
-        return self._pages(_scheduled(until, since))
+        return self._pages(_due(until, since), [StateType.SCHEDULED])
 
     async def count_scheduled(self, until: datetime) -> int:
         """How many runs are scheduled to start by then."""
+        scheduled = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
         return await self._client.count_flow_runs(
-            flow_run_filter=_scheduled(until), work_pool_filter=self._is_ours, work_queue_filter=self._in_our_queues
+            flow_run_filter=_due(until).model_copy(update={"state": scheduled}),
+            work_pool_filter=self._is_ours,
+            work_queue_filter=self._in_our_queues,
         )
 
     async def runs_by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
         """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
-        ids, size = list(run_ids), page_size()
-        found: list[FlowRun] = []
-        for start in range(0, len(ids), size):
-            selection = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + size]))
-            found += await self._client.read_flow_runs(flow_run_filter=selection, limit=size)
-        return found
+        return await self._lists.by_id(run_ids)
 
     async def runs_in_state(self, *types: StateType) -> list[FlowRun]:
         """All runs of the pool in one of the state types."""
-        selection = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
         # By id: a run that comes while the pages are read has the one at their border read twice.
-        return list({run.id: run async for page in self._pages(selection) for run in page}.values())
+        return list({run.id: run async for page in self._pages(FlowRunFilter(), types) for run in page}.values())
 
     async def quotas(self, ours: Callable[[], set[str]], worker_limit: int | None) -> Quotas:
         """The limits of the pool and its queues.
@@ -165,23 +159,14 @@ class PoolView:
     def _in_our_queues(self) -> WorkQueueFilter | None:
         return WorkQueueFilter(name=WorkQueueFilterName(any_=self._queue_names)) if self._queue_names else None
 
-    async def _pages(self, selection: FlowRunFilter) -> AsyncIterator[list[FlowRun]]:
-        offset, size = 0, page_size()
-        while True:
-            page = await self._client.read_flow_runs(
-                flow_run_filter=selection,
-                work_pool_filter=self._is_ours,
-                work_queue_filter=self._in_our_queues,
-                # By id, which never changes: a run that leaves the selection meanwhile shifts no other run out of sight
-                # for longer than until the next look.
-                sort=FlowRunSort.ID_DESC,
-                limit=size,
-                offset=offset,
-            )
-            yield page
-            if len(page) < size:
-                return
-            offset += size
+    def _pages(self, chosen: FlowRunFilter, types: Collection[StateType]) -> AsyncIterator[list[FlowRun]]:
+        return self._lists.in_state(
+            chosen, types, work_pool_filter=self._is_ours, work_queue_filter=self._in_our_queues
+        )
+
+    async def _due_runs(self) -> list[FlowRun]:
+        found = await self._client.get_scheduled_flow_runs_for_work_pool(self._pool_name, self._queue_names)
+        return [one.flow_run for one in found]
 
 
 def _is_active(flow_run: FlowRun) -> bool:
@@ -201,9 +186,8 @@ def _keep(cache: dict[UUID, T], key: UUID, value: T) -> None:
     cache[key] = value
 
 
-def _scheduled(until: datetime, since: datetime | None = None) -> FlowRunFilter:
+def _due(until: datetime, since: datetime | None = None) -> FlowRunFilter:
     return FlowRunFilter(
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
         next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=until, after_=since),  # type: ignore[arg-type]
     )
 

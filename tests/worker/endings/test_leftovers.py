@@ -30,7 +30,7 @@ def cleaner(prefect: OneRun, folder: Path, needed: Collection[str] = (), days: f
     return Cleaner(
         (RunCheckpoints(str(folder), LOGGER).leftovers, partial(bundles_left, folder / "bundles", days)),
         needed=lambda: needed,
-        owner=PoolOwner(ours, PoolView(ours.client, "pool", ()), "pool"),
+        owner=PoolOwner(ours, PoolView(ours.client, "pool", (), LOGGER), "pool"),
         days=days,
         leads=lambda: True,
         logger=LOGGER,
