@@ -85,6 +85,7 @@ def sweep(
         ValueError: An argument makes no sense, or the storage cannot be used. The message names it. If ``space`` is a
             function, what it returns is looked at as trials begin: the first one ends the sweep, a later one counts as
             failed.
+        ConnectionError: No Prefect server answers as the sweep begins. Later on, it is waited for.
         SweepError: All trials failed, or none has begun in time. Or the study's database was out of reach for ten
             minutes: the trainings go on, and so does the sweep when it is called again. Or another sweep goes on with
             the study.
@@ -186,10 +187,10 @@ def sweep(
         show(study, objective)
     found = study.get_trials(states=(TrialState.COMPLETE,))
     if not found and not study.get_trials(states=(TrialState.PRUNED,)):
-        if not study.trials:
+        if not (failed := study.get_trials(states=(TrialState.FAIL,))):
             raise SweepError(f"No trial has begun: the time was over before (timeout={timeout!r}).")
-        last = study.trials[-1].user_attrs.get(ERROR, "no error was recorded")
-        all_of_them = f"All {count} trials" if (count := len(study.trials)) > 1 else "The only trial"
+        last = failed[-1].user_attrs.get(ERROR, "no error was recorded")
+        all_of_them = f"All {count} trials" if (count := len(failed)) > 1 else "The only trial"
         raise SweepError(f"{all_of_them} failed: look at one of their runs. The last: {last}")
     return study
 
