@@ -22,6 +22,7 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.prefect_client import one_client
 from prefect_gpu.sweeps import runs
+from prefect_gpu.sweeps.alone import SweepError
 from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
@@ -38,7 +39,8 @@ _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RU
 _LOOK_S = 0.5  # between two questions to Prefect
 _REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away; so long may a database be, too
 _DELETED = "its flow run was deleted"
-_PREFECT, _DATABASE = "Prefect", "The study's database"
+_PREFECT, _DATABASE, _FLOWS = "Prefect", "The study's database", "The place where the pool keeps flows"
+_SEND_AGAIN_S = 10.0  # a try leaves a run in Prefect that has failed
 _UNREAD_S = 600.0  # for so long is a result asked for that cannot be read
 _NEVER_READ = (
     MissingResult,
@@ -127,7 +129,7 @@ class Search:
         return len(self._training.keys() - self._watch.suspended - self._unread.keys()) < parallel
 
     def _reached(self, work: Callable[[], bool], *, asks_study: bool = True) -> bool | None:
-        """Do what takes Prefect and the study's database. None if one is out of reach: it is tried again.
+        """Do what takes Prefect, the database and the pool's storage. None if one is out of reach: it is tried again.
 
         Args:
             asks_study: Whether it asks the database each time, so that it is there if this can be done.
@@ -135,12 +137,13 @@ class Search:
         Raises:
             httpx.HTTPStatusError: Prefect has refused what it is asked for a long time.
             StorageInternalError: The database has been out of reach for a long time.
+            NotSentError: The pool's storage has.
         """
         try:
             done = work()
-        except (httpx.HTTPError, StorageInternalError) as error:
+        except (httpx.HTTPError, StorageInternalError, runs.NotSentError) as error:
             prefects = isinstance(error, httpx.HTTPError)
-            who = _PREFECT if prefects else _DATABASE
+            who = _PREFECT if prefects else _FLOWS if isinstance(error, runs.NotSentError) else _DATABASE
             if who not in self._away:
                 self._away.add(who)
                 self._spoken.warn("%s is out of reach, and the sweep waits for it: %s", who, said_by(error))
@@ -298,6 +301,14 @@ class Search:
             except TypeError as error:  # before anything was sent
                 self._refused(trial, asked, error)
                 return
+            except runs.NotSentError as error:
+                if not self._has_started:  # it may have been wrong all the time
+                    raise SweepError(
+                        f"The flow cannot be put where the pool keeps flows: {error} See that it is there, and has room."
+                    ) from error
+                time.sleep(_SEND_AGAIN_S)
+                raise
+            self._there(_FLOWS)
         self._unstarted, self._has_started = None, True
         self._training[run_id] = trial.number
         trial.set_user_attr(RUN, str(run_id))
