@@ -304,7 +304,7 @@ class Search:
             except runs.NotSentError as error:
                 if not self._has_started:  # it may have been wrong all the time
                     raise SweepError(
-                        f"The flow cannot be put where the pool keeps flows: {error} See that it is there, and has room."
+                        f"The flow cannot be put where the pool keeps flows: {error} See that this is there, with room."
                     ) from error
                 time.sleep(_SEND_AGAIN_S)
                 raise
