@@ -15,7 +15,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import AwaitingRetry, Cancelled, Crashed, Pending, Running, State, Suspended
+from prefect.states import AwaitingRetry, Cancelled, Crashed, Failed, Pending, Running, State, Suspended
 
 from benchmarks._host.served import using
 from prefect_gpu import gpu, sweep
@@ -104,16 +104,19 @@ async def test_a_run_is_taken_for_deleted_once_it_was_missed_twice(pool: LivePoo
 
 
 async def test_a_run_is_found_whose_sweep_was_killed_as_it_started_it(pool: LivePool) -> None:
-    """One was handed to the pool; of another, the flow was not there yet: nobody would ever run it."""
+    """One was handed to the pool; of others, the flow was not there yet: nobody would ever run them."""
     train = gpu(work_pool=pool.name)(never)
     with using(pool.sandbox):
         assert await asyncio.to_thread(runs.begun, "trial-1") is None
         started = await asyncio.to_thread(runs.start, train, {"x": 1.0}, None, "trial-1")
         async with get_client() as client:
             left = await client.create_flow_run(never, parameters={"x": 1.0}, tags=["trial-2"], state=Pending())
+            interrupted: State = Failed(message="Flow run submission failed: Error calling function: KeyboardInterrupt")
+            await client.create_flow_run(never, parameters={"x": 1.0}, tags=["trial-3"], state=interrupted)
             for _ in range(2):
                 assert await asyncio.to_thread(runs.begun, "trial-1") == started
                 assert await asyncio.to_thread(runs.begun, "trial-2") is None
+                assert await asyncio.to_thread(runs.begun, "trial-3") is None
             state = (await client.read_flow_run(left.id)).state
         assert state is not None and state.is_cancelled() and state.message == "Its submission was cut off."
 
