@@ -42,14 +42,10 @@ _DELETED = "its flow run was deleted"
 _PREFECT, _DATABASE, _FLOWS = "Prefect", "The study's database", "The place where the pool keeps flows"
 _SEND_AGAIN_S = 10.0  # a try leaves a run in Prefect that has failed
 _UNREAD_S = 600.0  # for so long is a result asked for that cannot be read
-_NEVER_READ = (
-    MissingResult,
-    ObjectNotFound,
-    ImportError,
-    AttributeError,
-    pickle.PickleError,
-)  # nobody kept it, or it means nothing here
-_CHOSEN_BY = ("fixed_params", "grid_id", "search_space")  # system attributes by which Optuna knows what a trial tries
+# Nobody kept the result, or it means nothing here.
+_NEVER_READ = (MissingResult, ObjectNotFound, ImportError, AttributeError, pickle.PickleError)
+_FIXED = "fixed_params"  # system attribute of Optuna's: what is not left to the sampler
+_OF_A_GRID = ("grid_id", "search_space")  # of its GridSampler: by these, a point counts as tried
 _INSTEAD_OF = "prefect_gpu:instead_of"  # system attribute: the trial that had no run, and whose parameters it tries
 
 
@@ -412,15 +408,10 @@ class Search:
         """
         trials = self._study.trials
         trial = trials[number]
-        about = {name: trial.system_attrs[name] for name in _CHOSEN_BY if name in trial.system_attrs}
-        if (trial.params or about) and not any(one.system_attrs.get(_INSTEAD_OF) == number for one in trials):
-            again = create_trial(
-                state=TrialState.WAITING,
-                params=trial.params,
-                distributions=trial.distributions,
-                system_attrs={**about, _INSTEAD_OF: number},
-            )
-            self._study.add_trial(again)
+        about = {name: trial.system_attrs[name] for name in _OF_A_GRID if name in trial.system_attrs}
+        about |= {_FIXED: {**trial.system_attrs.get(_FIXED, {}), **trial.params}, _INSTEAD_OF: number}
+        if about[_FIXED] and not any(one.system_attrs.get(_INSTEAD_OF) == number for one in trials):
+            self._study.add_trial(create_trial(state=TrialState.WAITING, system_attrs=about))
         self._failed(number, words, counts=False)
 
     def _end(self, number: int, value: float | None = None, *, state: TrialState | None = None) -> None:

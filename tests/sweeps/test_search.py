@@ -119,6 +119,19 @@ def test_a_point_of_a_grid_whose_trial_never_had_a_run_is_tried_by_another(monke
     assert sorted(trial.params["x"] for trial in study.trials[1:]) == space["x"]
 
 
+def test_what_is_tried_again_has_the_parameters_that_are_searched_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study()
+    propose(study, {"x": (0.0, 1.0), "y": (0.0, 1.0)})
+    tried: list[Any] = []
+    monkeypatch.setattr(runs, "begun", lambda tag: None)
+    monkeypatch.setattr(runs, "start", lambda train, parameters, about, tag: tried.append(parameters) or uuid4())
+    search = of_study(study, {"x": (0.0, 1.0), "z": (0.0, 1.0)})
+    search._take_over()
+    assert search._next(trials=1) and not search._next(trials=1)
+    assert tried == [study.trials[1].params] and tried[0].keys() == {"x", "z"}
+    assert tried[0]["x"] == study.trials[0].params["x"]
+
+
 def with_rate_or_x(trial: optuna.Trial) -> dict[str, Any]:
     """A space that gives every second trial a parameter that the flow lacks."""
     return {"x": 1.0} if trial.number % 2 else {"rate": 0.1}
