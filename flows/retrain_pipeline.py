@@ -137,7 +137,7 @@ def watch_data(data: str = "data/digits", registry: str = "models/digits") -> bo
 
 
 @gpu(work_pool="gpus", gpus=1, category="cv")
-@flow(name="train-classifier", persist_result=True)
+@flow(name="train-classifier", retries=2, retry_delay_seconds=30, persist_result=True)  # S3 may be away for a moment
 def train_classifier(
     data: str,
     names: list[str],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timezone
@@ -29,21 +30,37 @@ _AT_ONCE = 200  # flow runs that Prefect gives in one answer
 _UNSURE_S = 30.0  # a run has crashed, and its worker may bring it back to its queue
 _COUNT_S = 30.0  # from one look for deleted runs to the next
 _CUT_OFF = "Its submission was cut off."
+_NOT_SENT = "Flow run submission failed"  # how Prefect's own message begins
+
+
+class NotSentError(RuntimeError):
+    """The flow could not be put where the pool's runs take it from: a share or S3 is away, or full."""
 
 
 def start(train: GpuFlow[..., Any], parameters: Mapping[str, Any], about: TrialOf | None, tag: str) -> UUID:
-    """Start a trial's run in the flow's pool; ``about`` has it talk to the study, and its tag finds it again."""
+    """Start a trial's run in the flow's pool; ``about`` has it talk to the study, and its tag finds it again.
+
+    Raises:
+        httpx.HTTPError: Prefect is out of reach.
+        NotSentError: The pool's storage of flows is.
+    """
     if about is not None:
         env = {**(train.job_variables.get("env") or {}), ENV_TRIAL: about.as_text()}
         train = train.with_options(job_variables={**train.job_variables, "env": env})
     with tags(tag):
-        return train.submit(**parameters).flow_run_id
+        try:
+            return train.submit(**parameters).flow_run_id
+        except RuntimeError as error:
+            if isinstance(error.__cause__, subprocess.CalledProcessError):  # of the pool's upload step
+                raise NotSentError(str(error)) from error
+            raise
 
 
 def begun(tag: str) -> UUID | None:
     """The run that was started with this tag, by who was then cut off; None: there is none.
 
-    One that was cut off before its flow was there to be run is cancelled: no worker would ever take it.
+    One that was cut off before its flow was there to be run is cancelled: no worker would ever take it. One whose flow
+    could not be sent has failed, and does not count either.
 
     Raises:
         httpx.HTTPError: Prefect is out of reach.
@@ -54,7 +71,7 @@ def begun(tag: str) -> UUID | None:
             if run.state is not None and run.state.is_pending() and not run.state.message:  # a worker's claim has one
                 cancelled: State = Cancelled(message=_CUT_OFF)
                 client.set_flow_run_state(run.id, cancelled, force=True)
-            elif run.state is None or run.state.message != _CUT_OFF:
+            elif run.state is None or not (run.state.message or "").startswith((_CUT_OFF, _NOT_SENT)):
                 found = run.id
     return found
 

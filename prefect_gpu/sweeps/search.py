@@ -14,14 +14,15 @@ from uuid import UUID
 import httpx
 import optuna
 from optuna.exceptions import OptunaError, StorageInternalError
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from prefect.client.schemas.objects import FlowRun
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import MissingResult, ObjectNotFound
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.prefect_client import one_client
 from prefect_gpu.sweeps import runs
+from prefect_gpu.sweeps.alone import SweepError
 from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
@@ -38,7 +39,14 @@ _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RU
 _LOOK_S = 0.5  # between two questions to Prefect
 _REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away; so long may a database be, too
 _DELETED = "its flow run was deleted"
-_PREFECT, _DATABASE = "Prefect", "The study's database"
+_PREFECT, _DATABASE, _FLOWS = "Prefect", "The study's database", "The place where the pool keeps flows"
+_SEND_AGAIN_S = 10.0  # a try leaves a run in Prefect that has failed
+_UNREAD_S = 600.0  # for so long is a result asked for that cannot be read
+# Nobody kept the result, or it means nothing here.
+_NEVER_READ = (MissingResult, ObjectNotFound, ImportError, AttributeError, pickle.PickleError)
+_FIXED = "fixed_params"  # system attribute of Optuna's: what is not left to the sampler
+_OF_A_GRID = ("grid_id", "search_space")  # of its GridSampler: by these, a point counts as tried
+_INSTEAD_OF = "prefect_gpu:instead_of"  # system attribute: the trial that had no run, and whose parameters it tries
 
 
 class Search:
@@ -65,6 +73,7 @@ class Search:
         self._known_rungs = rungs  # with the first one, as soon as that is known
         self._training: dict[UUID, int] = {}  # by flow run, the trial
         self._stopped: dict[int, UUID] = {}  # trials at a rung, with their flow runs
+        self._unread: dict[UUID, float] = {}  # runs whose results cannot be read just now, since when
         self._needed: dict[int, Mapping[str, float]] = {}  # by trial, what it was told last
         self._unstarted: tuple[Trial, dict[str, Any]] | None = None  # a trial that is begun, and has no run yet
         self._spoken = Spoken(study, objective)
@@ -103,7 +112,7 @@ class Search:
             time.sleep(_LOOK_S)
         if self._unstarted is not None:
             number, words = self._unstarted[0].number, "the time was over before Prefect could be told to start its run"
-            self._insist(partial(self._failed, number, words, counts=False))
+            self._insist(partial(self._had_no_run, number, words))
         for number, run_id in self._stopped.items():
             try:
                 runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
@@ -112,11 +121,11 @@ class Search:
             self._insist(partial(self._end, number, state=TrialState.PRUNED))
 
     def _has_place(self, parallel: int) -> bool:
-        """Whether another trial may train. One that somebody has suspended keeps no place from others."""
-        return len(self._training.keys() - self._watch.suspended) < parallel
+        """Whether another trial may train. One that is suspended by hand, or over, keeps no place from others."""
+        return len(self._training.keys() - self._watch.suspended - self._unread.keys()) < parallel
 
     def _reached(self, work: Callable[[], bool], *, asks_study: bool = True) -> bool | None:
-        """Do what takes Prefect and the study's database. None if one is out of reach: it is tried again.
+        """Do what takes Prefect, the database and the pool's storage. None if one is out of reach: it is tried again.
 
         Args:
             asks_study: Whether it asks the database each time, so that it is there if this can be done.
@@ -124,12 +133,13 @@ class Search:
         Raises:
             httpx.HTTPStatusError: Prefect has refused what it is asked for a long time.
             StorageInternalError: The database has been out of reach for a long time.
+            NotSentError: The pool's storage has.
         """
         try:
             done = work()
-        except (httpx.HTTPError, StorageInternalError) as error:
+        except (httpx.HTTPError, StorageInternalError, runs.NotSentError) as error:
             prefects = isinstance(error, httpx.HTTPError)
-            who = _PREFECT if prefects else _DATABASE
+            who = _PREFECT if prefects else _FLOWS if isinstance(error, runs.NotSentError) else _DATABASE
             if who not in self._away:
                 self._away.add(who)
                 self._spoken.warn("%s is out of reach, and the sweep waits for it: %s", who, said_by(error))
@@ -170,7 +180,7 @@ class Search:
         """The run of a trial whose sweep has ended before it could take it down: else it would train for nobody."""
         run_id = runs.begun(self._tag(trial))
         if run_id is None:
-            self._failed(trial.number, "the sweep ended before it had started this trial's run", counts=False)
+            self._had_no_run(trial.number, "the sweep ended before it had started this trial's run")
         else:
             self._training[run_id] = trial.number
             Trial(self._study, trial._trial_id).set_user_attr(RUN, str(run_id))
@@ -187,9 +197,10 @@ class Search:
                 self._failed(number, _DELETED)
             elif run.state is not None and run.state.is_paused():
                 self._stopped[number] = run_id
-            else:
-                self._tell(number, run)
+            elif not self._tell(number, run):
+                continue
             del self._training[run_id]
+            self._unread.pop(run_id, None)
             self._spoken.at_rest(number)
         return True
 
@@ -201,7 +212,8 @@ class Search:
         if self._half_begun:
             self._give_up_half_begun()
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
-        may_start = not self._exhausted and sum(map(_counts, known)) < trials
+        has_more = not self._exhausted or any(trial.state is TrialState.WAITING for trial in known)
+        may_start = has_more and sum(map(_counts, known)) < trials
         plan = None
         if self._rungs is not None:
             self._known_rungs = with_first_rung(self._rungs, self._study, known, self._spoken.first_rung)
@@ -271,7 +283,7 @@ class Search:
         ours = {*self._training.values(), *self._stopped}
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in ours:
-                self._failed(trial.number, "the study's database was out of reach as it was begun", counts=False)
+                self._had_no_run(trial.number, "the study's database was out of reach as it was begun")
         self._half_begun = False
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
@@ -285,6 +297,14 @@ class Search:
             except TypeError as error:  # before anything was sent
                 self._refused(trial, asked, error)
                 return
+            except runs.NotSentError as error:
+                if not self._has_started:  # it may have been wrong all the time
+                    raise SweepError(
+                        f"The flow cannot be put where the pool keeps flows: {error} See that this is there, with room."
+                    ) from error
+                time.sleep(_SEND_AGAIN_S)
+                raise
+            self._there(_FLOWS)
         self._unstarted, self._has_started = None, True
         self._training[run_id] = trial.number
         trial.set_user_attr(RUN, str(run_id))
@@ -317,24 +337,47 @@ class Search:
             self._watched_in, name, trial._trial_id, trial.number, self._objective, pruner, self._known_rungs
         )
 
-    def _tell(self, number: int, run: FlowRun) -> None:
+    def _tell(self, number: int, run: FlowRun) -> bool:
         """How a trial went. One that failed does not stop the sweep.
 
+        Returns:
+            Whether the study was told. Else the result cannot be read just now: its storage is out of reach, say.
+
         Raises:
-            httpx.HTTPError: Its result could not be read just now.
+            httpx.HTTPError: Prefect is out of reach, which knows where the result is.
             StorageInternalError: The study could not be told just now.
         """
         assert run.state is not None
         trial = self._study.trials[number]
         if trial.state.is_finished():  # it was told before, and the database's answer was lost
-            return
+            return True
         try:
-            value = run_coro_as_sync(run.state.aresult())
+            pruned = PRUNED_AT in trial.user_attrs and run.state.is_completed()  # what it returned is of no interest
+            first = run.id not in self._unread
+            value = None if pruned else run_coro_as_sync(run.state.aresult(retry_result_failure=first))
         except Exception as error:
-            if isinstance(error, httpx.HTTPError) and run.state.is_completed():  # else it is the training's own
-                raise
+            if run.state.is_completed():  # else it is the training's own
+                if isinstance(error, httpx.HTTPError):
+                    raise
+                if not isinstance(error, _NEVER_READ) and self._may_yet_be_read(number, run.id, error):
+                    return False
             self._failed(number, f"{type(error).__name__}: {error}")
-            return
+            return True
+        self._told(number, trial, run, value)
+        return True
+
+    def _may_yet_be_read(self, number: int, run_id: UUID, error: Exception) -> bool:
+        """Whether a result is asked for again. The training is done, and it may be hours of a device."""
+        if run_id not in self._unread:
+            self._unread[run_id] = time.monotonic()
+            self._spoken.warn(
+                "The result of trial %d cannot be read, and is asked for again for up to ten minutes: %s: %s",
+                number, type(error).__name__, error,
+            )  # fmt: skip
+        return time.monotonic() - self._unread[run_id] <= _UNREAD_S
+
+    def _told(self, number: int, trial: FrozenTrial, run: FlowRun, value: Any) -> None:
+        """Tell the study what a run has returned."""
         Trial(self._study, trial._trial_id).set_user_attr(RUN_S, run.total_run_time.total_seconds())
         if PRUNED_AT in trial.user_attrs:
             self._end(number, state=TrialState.PRUNED)
@@ -357,6 +400,19 @@ class Search:
         Trial(self._study, trial._trial_id).set_user_attr(ERROR, words)
         self._spoken.warn("Trial %d failed: %s", number, words)
         self._end(number, state=TrialState.FAIL)
+
+    def _had_no_run(self, number: int, words: str) -> None:
+        """A trial failed before it had a run, through no fault of its own. Another one tries the same.
+
+        The sampler may not propose it again: a point of a grid, or what somebody has enqueued.
+        """
+        trials = self._study.trials
+        trial = trials[number]
+        about = {name: trial.system_attrs[name] for name in _OF_A_GRID if name in trial.system_attrs}
+        about |= {_FIXED: {**trial.system_attrs.get(_FIXED, {}), **trial.params}, _INSTEAD_OF: number}
+        if about[_FIXED] and not any(one.system_attrs.get(_INSTEAD_OF) == number for one in trials):
+            self._study.add_trial(create_trial(state=TrialState.WAITING, system_attrs=about))
+        self._failed(number, words, counts=False)
 
     def _end(self, number: int, value: float | None = None, *, state: TrialState | None = None) -> None:
         """Tell the study how a trial has ended. The sampler may find that nothing is left to be tried."""

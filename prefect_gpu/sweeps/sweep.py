@@ -20,6 +20,7 @@ from prefect_gpu.storage.engine import masked
 from prefect_gpu.sweeps.alone import Alone, SweepError
 from prefect_gpu.sweeps.artifacts import show
 from prefect_gpu.sweeps.proposals import Proposer
+from prefect_gpu.sweeps.runs import NotSentError
 from prefect_gpu.sweeps.search import ERROR, Search
 from prefect_gpu.sweeps.space import Space, changed_in, misfit_of, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
@@ -85,9 +86,10 @@ def sweep(
         ValueError: An argument makes no sense, or the storage cannot be used. The message names it. If ``space`` is a
             function, what it returns is looked at as trials begin: the first one ends the sweep, a later one counts as
             failed.
+        ConnectionError: No Prefect server answers as the sweep begins. Later on, it is waited for.
         SweepError: All trials failed, or none has begun in time. Or the study's database was out of reach for ten
             minutes: the trainings go on, and so does the sweep when it is called again. Or another sweep goes on with
-            the study.
+            the study. Or the flow could not be put where the pool keeps flows.
 
     Example:
         >>> study = sweep(train, {"lr": (1e-4, 1e-1, "log")}, trials=40)       # doctest: +SKIP
@@ -177,6 +179,11 @@ def sweep(
     try:
         with Alone(study) if storage else nullcontext() as alone:
             search.run(trials, parallel, timeout, check=alone.check if alone is not None else lambda: None)
+    except NotSentError as error:
+        raise SweepError(
+            f"The place where the pool keeps flows has been out of reach for ten minutes: {error} The trainings go on, "
+            "and so does the sweep when it is called again with the same storage and name."
+        ) from error
     except StorageInternalError as error:
         raise SweepError(
             f"The study {name!r} has been out of reach for ten minutes: {said_by(error)}. Its trainings go on. Call "
@@ -186,10 +193,10 @@ def sweep(
         show(study, objective)
     found = study.get_trials(states=(TrialState.COMPLETE,))
     if not found and not study.get_trials(states=(TrialState.PRUNED,)):
-        if not study.trials:
+        if not (failed := study.get_trials(states=(TrialState.FAIL,))):
             raise SweepError(f"No trial has begun: the time was over before (timeout={timeout!r}).")
-        last = study.trials[-1].user_attrs.get(ERROR, "no error was recorded")
-        all_of_them = f"All {count} trials" if (count := len(study.trials)) > 1 else "The only trial"
+        last = failed[-1].user_attrs.get(ERROR, "no error was recorded")
+        all_of_them = f"All {count} trials" if (count := len(failed)) > 1 else "The only trial"
         raise SweepError(f"{all_of_them} failed: look at one of their runs. The last: {last}")
     return study
 

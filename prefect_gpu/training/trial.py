@@ -14,17 +14,19 @@ import queue
 import threading
 import warnings
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from math import inf, isfinite
 from time import monotonic, time
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
 
 logger = logging.getLogger("prefect_gpu.training")
+T = TypeVar("T")
 
 PRUNED = "pruned: other trials were better at this step"
 STOPPED = "stopped at a rung: other trials were better there"
@@ -45,6 +47,8 @@ NEEDED = "needed"
 _LOOKS = 20  # at most so many times is a training of known length looked at
 _EVERY = 10  # steps from one look to the next, where the length is not known
 _PATIENCE_S = 30.0  # for the answer at a rung, and for the last looks, when the training is over
+_AGAIN_S = 5.0  # after so long a database is asked again that was out of reach
+_MOST_LOOKS = 1000  # are kept for when it is back
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,9 @@ class TrialLink:
         self._seen = 0  # the step that was last told with a value; at first, as many as were done when it began
         self._carries_on = False  # whether the training offers checkpoints, so that it can be promoted
         self._began = monotonic()
-        self._gone = False  # whether the study cannot be reached
+        self._gone = False  # whether the study cannot be told of this trial at all
+        self._away = False  # whether its database is out of reach
+        self._over = threading.Event()  # the training is
         self._answered = threading.Event()  # all judgements so far
         # Steps with a value, and whether it is judged; when the training began; None: it is over.
         self._looks: queue.SimpleQueue[tuple[list[int], float, bool] | float | None] = queue.SimpleQueue()
@@ -163,6 +169,7 @@ class TrialLink:
     def ended(self) -> None:
         """The training is over: what was not told yet is told."""
         self._looks.put(None)
+        self._over.set()
         self._thread.join(_PATIENCE_S)
 
     def suspend(self, run_id: str, step: int) -> None:
@@ -179,10 +186,10 @@ class TrialLink:
         """Tell the study of these steps. At a rung, wait for its answer."""
         if judged:
             self._answered.clear()
-        if self._gone:
+        if self._gone or (self._away and self._looks.qsize() >= _MOST_LOOKS):
             return
         self._looks.put((looks, value, judged))
-        if judged and self._rungs is not None and not self._answered.wait(_PATIENCE_S):
+        if judged and self._rungs is not None and not self._away and not self._answered.wait(_PATIENCE_S):
             logger.warning("The study %s does not answer: this trial trains on.", self._about.study)
 
     def _looks_between(self, before: int, now: int) -> tuple[list[int], bool]:
@@ -198,22 +205,14 @@ class TrialLink:
 
     def _follow(self) -> None:
         try:
-            trial = self._open()
+            trial = self._insist(self._open)
             trained = list(trial.user_attrs.get(TRAINED, ()))
             while (look := self._looks.get()) is not None:
                 if isinstance(look, float):
                     trained.append([look, None])
-                    trial.set_user_attr(TRAINED, trained)
-                    continue
-                if self.ends == PRUNED:
-                    continue
-                steps, value, judged = look
-                for step in steps:
-                    trial.report(value, step)
-                if judged:
-                    if steps[-1] != self._steps:  # a training that has come to its end is a result
-                        self.ends = self.ends or self._verdict(trial, steps[-1])
-                    self._answered.set()
+                    self._insist(partial(trial.set_user_attr, TRAINED, trained))
+                elif self.ends != PRUNED:
+                    self._insist(partial(self._tell, trial, *look))
             if trained and trained[-1][1] is None:
                 trial.set_user_attr(TRAINED, [*trained[:-1], [trained[-1][0], time()]])
             if self._last > self._first:
@@ -223,6 +222,34 @@ class TrialLink:
         except Exception as error:  # whatever is wrong with the study, the training goes on
             logger.warning("The study %s cannot be told of this trial: %s", self._about.study, said_by(error))
             self._gone = True
+            self._answered.set()
+
+    def _insist(self, work: Callable[[], T]) -> T:
+        """Do what takes the study's database, again and again while that is out of reach: the training goes on."""
+        while True:
+            try:
+                done = work()
+            except Exception as error:
+                if not _of_a_database(error) or self._over.is_set():
+                    raise
+                if not self._away:
+                    self._away = True
+                    logger.warning(
+                        "The study %s cannot be told of this trial, which trains on, until its database is back: %s",
+                        self._about.study, said_by(error),
+                    )  # fmt: skip
+                self._answered.set()
+                self._over.wait(_AGAIN_S)
+            else:
+                self._away = False
+                return done
+
+    def _tell(self, trial: Any, steps: list[int], value: float, judged: bool) -> None:
+        for step in steps:
+            trial.report(value, step)
+        if judged:
+            if steps[-1] != self._steps:  # a training that has come to its end is a result
+                self.ends = self.ends or self._verdict(trial, steps[-1])
             self._answered.set()
 
     def _verdict(self, trial: Any, step: int) -> str | None:
@@ -274,6 +301,11 @@ def reached_by(trials: Iterable[Any], *, maximize: bool) -> Reached:
         }
         for trial in trials
     }
+
+
+def _of_a_database(error: Exception) -> bool:
+    """Whether a study's database has failed, rather than what it was asked for."""
+    return type(error).__name__ == "StorageInternalError" or type(error).__module__.startswith("sqlalchemy.")
 
 
 def said_by(error: Exception) -> str:

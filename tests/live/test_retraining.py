@@ -150,6 +150,8 @@ def test_models_in_s3_are_promoted_if_they_are_better_and_rolled_back(
     with deployed(data, "block:checkpoint-storage/models/digits", settings=settings, block=block) as retraining:
         for number, champion in enumerate(("v0001", "v0002"), start=1):
             retraining.run("scan-digits")
+            if number == 2:
+                s3_goes_away_and_comes_back(s3, retraining)
             retraining.retrained(number)
             assert retraining.champion() == champion
         retraining.run("scan-digits", mislabelled=1.0)
@@ -158,6 +160,22 @@ def test_models_in_s3_are_promoted_if_they_are_better_and_rolled_back(
         retraining.run("roll-back", reason="too slow in use")
         check_decisions(retraining, last)
         check_mlflow(retraining, database)
+
+
+def s3_goes_away_and_comes_back(s3: S3Server, retraining: Retraining) -> None:
+    """While the second model is trained. The pipeline has read what it needs, and waits for the model."""
+
+    def second() -> dict[str, Any] | None:
+        trainings = [one for one in retraining.stage.runs() if one["flow_name"] == "train-classifier"]
+        return trainings[1] if len(trainings) > 1 else None
+
+    wait_until(second, what="the second training", timeout_s=DEADLINE_S, every_s=0.1)
+    s3.halt()
+    wait_until(
+        lambda: (one := second()) and one["state_name"] == "AwaitingRetry",
+        what="a training that has missed S3", timeout_s=DEADLINE_S, every_s=0.5,
+    )  # fmt: skip
+    s3.resume()
 
 
 def check_decisions(retraining: Retraining, last: str) -> None:

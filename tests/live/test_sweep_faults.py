@@ -6,19 +6,22 @@ import asyncio
 import contextvars
 import functools
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import optuna
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import AwaitingRetry, Cancelled, Crashed, Pending, Running, State, Suspended
+from prefect.states import AwaitingRetry, Cancelled, Crashed, Failed, Pending, Running, State, Suspended
 
 from benchmarks._host.served import using
 from prefect_gpu import gpu, sweep
+from prefect_gpu.bundles.storage import local_steps
 from prefect_gpu.runtime.tasks import in_own_thread
-from prefect_gpu.sweeps import SweepError, artifacts, runs
+from prefect_gpu.sweeps import SweepError, artifacts, runs, search
 from prefect_gpu.training.trial import AT_A_RUNG
 from tests.live.pool import LivePool, eventually
 from tests.live.proxy import Proxy
@@ -101,18 +104,71 @@ async def test_a_run_is_taken_for_deleted_once_it_was_missed_twice(pool: LivePoo
 
 
 async def test_a_run_is_found_whose_sweep_was_killed_as_it_started_it(pool: LivePool) -> None:
-    """One was handed to the pool; of another, the flow was not there yet: nobody would ever run it."""
+    """One was handed to the pool; of others, the flow was not there yet: nobody would ever run them."""
     train = gpu(work_pool=pool.name)(never)
     with using(pool.sandbox):
         assert await asyncio.to_thread(runs.begun, "trial-1") is None
         started = await asyncio.to_thread(runs.start, train, {"x": 1.0}, None, "trial-1")
         async with get_client() as client:
             left = await client.create_flow_run(never, parameters={"x": 1.0}, tags=["trial-2"], state=Pending())
+            interrupted: State = Failed(message="Flow run submission failed: Error calling function: KeyboardInterrupt")
+            await client.create_flow_run(never, parameters={"x": 1.0}, tags=["trial-3"], state=interrupted)
             for _ in range(2):
                 assert await asyncio.to_thread(runs.begun, "trial-1") == started
                 assert await asyncio.to_thread(runs.begun, "trial-2") is None
+                assert await asyncio.to_thread(runs.begun, "trial-3") is None
             state = (await client.read_flow_run(left.id)).state
         assert state is not None and state.is_cancelled() and state.message == "Its submission was cut off."
+
+
+async def test_a_flow_that_cannot_be_sent_just_now_is_sent_again(
+    pool: LivePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder that the pool keeps flows in is no folder for a while, after one trial was started."""
+    bundles = tmp_path / "bundles"
+    train = gpu(work_pool=pool.name)(never)
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="never")
+    monkeypatch.setattr(search, "_SEND_AGAIN_S", 0.0)
+    upload, execution = local_steps(bundles)
+    with using(pool.sandbox):
+        async with get_client() as client:
+            kept = (await client.read_work_pool(pool.name)).storage_configuration
+            steps = {"bundle_upload_step": upload, "bundle_execution_step": execution}
+            changed = kept.model_copy(update=steps)
+            await client.update_work_pool(pool.name, WorkPoolUpdate(storage_configuration=changed))
+
+        started_runs: list[UUID] = []
+        start_run = runs.start
+
+        def start(*arguments: Any) -> UUID:
+            started_runs.append(start_run(*arguments))
+            if len(started_runs) == 1:
+                bundles.rename(tmp_path / "away")
+                bundles.touch()
+            return started_runs[-1]
+
+        monkeypatch.setattr(runs, "start", start)
+        there = contextvars.copy_context()
+        work = functools.partial(there.run, sweep, train, {"x": [1.0]}, trials=2, storage=storage)
+        searching = asyncio.create_task(in_own_thread(work, "sweep"))
+
+        async def waits() -> bool:
+            return any("keeps flows is out of reach" in text for text in caplog.messages)
+
+        await eventually(waits, "it waits", 60.0)
+        bundles.unlink()
+        (tmp_path / "away").rename(bundles)
+
+        async def started() -> bool:
+            return sum("flow_run" in trial.user_attrs for trial in study.trials) == 2
+
+        await eventually(started, "both have a run", 60.0)
+        async with get_client() as client:
+            for trial in study.trials:
+                await client.set_flow_run_state(UUID(trial.user_attrs["flow_run"]), Cancelled(), force=True)
+        with pytest.raises(SweepError, match="All 2 trials failed"):
+            await searching
 
 
 async def test_a_sweep_waits_for_prefect_and_names_what_became_of_its_trials(
@@ -127,7 +183,7 @@ async def test_a_sweep_waits_for_prefect_and_names_what_became_of_its_trials(
     with using(pool.sandbox), temporary_settings({PREFECT_API_URL: proxy.api_url}):
         there = contextvars.copy_context()  # in a thread that no failed test waits for
         work = functools.partial(there.run, sweep, train, {"x": [1.0]}, trials=2, storage=storage)
-        search = asyncio.create_task(in_own_thread(work, "sweep"))
+        searching = asyncio.create_task(in_own_thread(work, "sweep"))
 
         async def started() -> bool:
             return sum("flow_run" in trial.user_attrs for trial in study.trials) == 2
@@ -145,7 +201,7 @@ async def test_a_sweep_waits_for_prefect_and_names_what_became_of_its_trials(
             await client.delete_flow_run(first)
             await client.set_flow_run_state(second, Cancelled(message="by hand"), force=True)
         with pytest.raises(SweepError, match="All 2 trials failed"):
-            await search
+            await searching
     errors = [trial.user_attrs["error"] for trial in study.trials]
     assert errors[0] == "its flow run was deleted" and "by hand" in errors[1]
     assert sum("Prefect is out of reach" in text for text in caplog.messages) >= 2

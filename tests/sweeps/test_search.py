@@ -21,13 +21,15 @@ from optuna.samplers import BruteForceSampler, GridSampler
 from optuna.trial import TrialState
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun
+from prefect.filesystems import LocalFileSystem
+from prefect.results import ResultStore
 from prefect.states import Completed, Crashed
 
 from prefect_gpu import asha, gpu
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.search import ERROR, RUN, Search
-from prefect_gpu.sweeps.space import Space
+from prefect_gpu.sweeps.space import Space, propose
 
 
 def test_a_search_with_too_few_trials_for_its_rungs_trains_the_best_one_to_its_end(
@@ -99,6 +101,37 @@ def test_a_trial_that_never_had_a_run_gives_its_place_to_another(monkeypatch: py
     assert not search._next(trials=1)
 
 
+def test_a_point_of_a_grid_whose_trial_never_had_a_run_is_tried_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the sampler it had been tried. So the sweep ended without it, or tried others twice."""
+    space = {"x": [1.0, 2.0, 3.0]}
+    study = optuna.create_study(sampler=GridSampler(space))
+    propose(study, space)
+    started: list[UUID] = []
+    monkeypatch.setattr(runs, "begun", lambda tag: None)
+    monkeypatch.setattr(runs, "start", lambda *_: started.append(uuid4()) or started[-1])
+    search = of_study(study, space)
+    search._take_over()
+    while search._next(trials=3):
+        (number,) = search._training.values()
+        search._tell(number, over(0.5))
+        search._training.clear()
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, *[TrialState.COMPLETE] * 3]
+    assert sorted(trial.params["x"] for trial in study.trials[1:]) == space["x"]
+
+
+def test_what_is_tried_again_has_the_parameters_that_are_searched_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = optuna.create_study()
+    propose(study, {"x": (0.0, 1.0), "y": (0.0, 1.0)})
+    tried: list[Any] = []
+    monkeypatch.setattr(runs, "begun", lambda tag: None)
+    monkeypatch.setattr(runs, "start", lambda train, parameters, about, tag: tried.append(parameters) or uuid4())
+    search = of_study(study, {"x": (0.0, 1.0), "z": (0.0, 1.0)})
+    search._take_over()
+    assert search._next(trials=1) and not search._next(trials=1)
+    assert tried == [study.trials[1].params] and tried[0].keys() == {"x", "z"}
+    assert tried[0]["x"] == study.trials[0].params["x"]
+
+
 def with_rate_or_x(trial: optuna.Trial) -> dict[str, Any]:
     """A space that gives every second trial a parameter that the flow lacks."""
     return {"x": 1.0} if trial.number % 2 else {"rate": 0.1}
@@ -154,6 +187,35 @@ def test_whoever_asks_for_no_more_trials_than_there_were_is_told_that_none_is_ne
         "The study 'search' has 1 trial of an earlier sweep, and trials=1 asks for no more: none is begun. For more "
         "trials, give a larger number; to search anew, give another name=."
     ]
+
+
+async def test_a_result_that_cannot_be_read_just_now_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The share that results are on was away for a moment, and trainings of hours counted as failed."""
+    kept = tmp_path / "results"
+    record = ResultStore(result_storage=LocalFileSystem(basepath=str(kept))).create_result_record(0.5, key="one")
+    await ResultStore(result_storage=LocalFileSystem(basepath=str(kept))).apersist_result_record(record)
+    run = over(record.metadata).model_copy(update={"id": uuid4()})
+    study = optuna.create_study()
+    study.ask({}), study.ask({})
+    search = of_study(study, {})
+    search._training = {run.id: 0}
+    monkeypatch.setattr(search._watch, "over", lambda ids: [(run.id, run)])
+    kept.rename(tmp_path / "away")
+    for _ in range(2):
+        assert search._look() and search._training and search._has_place(1)
+    assert len([text for text in caplog.messages if "result of trial 0 cannot be read" in text]) == 1
+    (tmp_path / "away").rename(kept)
+    assert search._look() and not search._training and not search._unread
+    assert study.trials[0].value == 0.5
+
+    kept.rename(tmp_path / "away")
+    search._training = {run.id: 1}
+    search._look()
+    search._unread[run.id] -= 601.0
+    search._look()
+    assert study.trials[1].state is TrialState.FAIL and "does not exist" in study.trials[1].user_attrs[ERROR]
 
 
 class OfTwo:

@@ -12,7 +12,9 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 from prefect_gpu import training_run
+from prefect_gpu.lab.sandbox import wait_until
 from prefect_gpu.sweeps.sweep import storage_url
+from prefect_gpu.training import trial
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_RUN_ID, ENV_TRIAL
 from prefect_gpu.training.rungs import Rungs, asha
 from prefect_gpu.training.trial import (
@@ -259,6 +261,27 @@ def test_a_study_that_is_out_of_reach_stops_no_training(
         for _ in run.steps():
             run.report(loss=1.0)
     assert run.step == 9 and "cannot be told" in caplog.text
+
+
+def test_a_study_that_is_out_of_reach_for_a_while_is_told_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that was restarted: trainings of hours were compared with nobody any more."""
+    folder = tmp_path / "studies"
+    folder.mkdir()
+    storage = f"sqlite:///{folder / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s")
+    assert trained(storage, 0.5) == (9, None)
+    be_a_trial(study, storage, monkeypatch)
+    monkeypatch.setattr(trial, "_AGAIN_S", 0.05)
+    folder.rename(tmp_path / "away")
+    with training_run(steps=9) as run:
+        for step in run.steps():
+            run.report(loss=1.0)
+            if step == 4:
+                (tmp_path / "away").rename(folder)
+                wait_until(lambda: PRUNED_AT in study.trials[1].user_attrs, what="the verdict")
+    assert run.stopped == PRUNED and run.step < 9
 
 
 def test_a_metric_may_be_an_array_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
