@@ -1,4 +1,4 @@
-"""One call of ``sweep``: which trial gets the next free place in the pool, and what became of those that had one."""
+"""One call of ``sweep``: which trial gets the next free place in the pool."""
 
 from __future__ import annotations
 
@@ -7,46 +7,33 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import isnan
 from typing import Any
 from uuid import UUID
 
 import httpx
 import optuna
-from optuna.exceptions import OptunaError, StorageInternalError
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
-from prefect.client.schemas.objects import FlowRun
-from prefect.exceptions import MissingResult, ObjectNotFound
-from prefect.utilities.asyncutils import run_coro_as_sync
+from optuna.exceptions import StorageInternalError
+from optuna.trial import FrozenTrial, Trial, TrialState
+from prefect.exceptions import ObjectNotFound
 
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.prefect_client import one_client
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.alone import SweepError
-from prefect_gpu.sweeps.cost import RUN_S
 from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
+from prefect_gpu.sweeps.outcomes import Outcomes, counts
 from prefect_gpu.sweeps.proposals import Plan, Proposer
 from prefect_gpu.sweeps.space import misfit_of
 from prefect_gpu.sweeps.spoken import Spoken
-from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
-from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by, said_by
+from prefect_gpu.training.trial import NEEDED, TrialOf, reached_by, said_by
 
-ERROR = "error"  # user attributes of a trial: why it failed
-RUN = "flow_run"  # its flow run
-NO_RUN = "no_run"  # whether it failed before it had one, through no fault of its own: another trial gets its place
-_BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
+RUN = "flow_run"  # user attribute of a trial: its flow run
 _LOOK_S = 0.5  # between two questions to Prefect
 _REFUSED_S = 600.0  # for so long, a refusal may be a gateway's whose server is away; so long may a database be, too
 _DELETED = "its flow run was deleted"
 _PREFECT, _DATABASE, _FLOWS = "Prefect", "The study's database", "The place where the pool keeps flows"
 _SEND_AGAIN_S = 10.0  # a try leaves a run in Prefect that has failed
-_UNREAD_S = 600.0  # for so long is a result asked for that cannot be read
-# Nobody kept the result, or it means nothing here.
-_NEVER_READ = (MissingResult, ObjectNotFound, ImportError, AttributeError, pickle.PickleError)
-_FIXED = "fixed_params"  # system attribute of Optuna's: what is not left to the sampler
-_OF_A_GRID = ("grid_id", "search_space")  # of its GridSampler: by these, a point counts as tried
-_INSTEAD_OF = "prefect_gpu:instead_of"  # system attribute: the trial that had no run, and whose parameters it tries
 
 
 class Search:
@@ -73,16 +60,15 @@ class Search:
         self._known_rungs = rungs  # with the first one, as soon as that is known
         self._training: dict[UUID, int] = {}  # by flow run, the trial
         self._stopped: dict[int, UUID] = {}  # trials at a rung, with their flow runs
-        self._unread: dict[UUID, float] = {}  # runs whose results cannot be read just now, since when
         self._needed: dict[int, Mapping[str, float]] = {}  # by trial, what it was told last
         self._unstarted: tuple[Trial, dict[str, Any]] | None = None  # a trial that is begun, and has no run yet
         self._spoken = Spoken(study, objective)
+        self._outcomes = Outcomes(study, objective, self._spoken, compared=watched_in is not None)
         self._watch = runs.Watch(lambda run_id: self._spoken.suspended(self._training[run_id]))
         self._away: set[str] = set()  # what is out of reach: Prefect, or the study's database
         self._refused_since: dict[str, float] = {}  # without anything else between
         self._has_started = False  # whether a trial's run, in this call
         self._half_begun = False  # whether the database failed as a trial was begun, which may be there even so
-        self._exhausted = False  # the sampler has nothing left to propose, such as a grid that was tried as a whole
 
     def run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
         """Until so many trials are over, or the time is.
@@ -97,7 +83,7 @@ class Search:
     def _run(self, trials: int, parallel: int, timeout: float | None, check: Callable[[], None]) -> None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
-        before = sum(map(_counts, self._study.get_trials(deepcopy=False)))
+        before = sum(map(counts, self._study.get_trials(deepcopy=False)))
         if before >= trials and not self._training:  # else the search goes on with those that train
             self._spoken.none_is_new(before, trials)
         while True:
@@ -112,17 +98,17 @@ class Search:
             time.sleep(_LOOK_S)
         if self._unstarted is not None:
             number, words = self._unstarted[0].number, "the time was over before Prefect could be told to start its run"
-            self._insist(partial(self._had_no_run, number, words))
+            self._insist(partial(self._outcomes.had_no_run, number, words))
         for number, run_id in self._stopped.items():
             try:
                 runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
             except httpx.HTTPError as error:
                 self._spoken.warn("Run %s stays suspended: Prefect could not be told to cancel it: %r", run_id, error)
-            self._insist(partial(self._end, number, state=TrialState.PRUNED))
+            self._insist(partial(self._outcomes.end, number, state=TrialState.PRUNED))
 
     def _has_place(self, parallel: int) -> bool:
         """Whether another trial may train. One that is suspended by hand, or over, keeps no place from others."""
-        return len(self._training.keys() - self._watch.suspended - self._unread.keys()) < parallel
+        return len(self._training.keys() - self._watch.suspended - self._outcomes.unread.keys()) < parallel
 
     def _reached(self, work: Callable[[], bool], *, asks_study: bool = True) -> bool | None:
         """Do what takes Prefect, the database and the pool's storage. None if one is out of reach: it is tried again.
@@ -180,7 +166,7 @@ class Search:
         """The run of a trial whose sweep has ended before it could take it down: else it would train for nobody."""
         run_id = runs.begun(self._tag(trial))
         if run_id is None:
-            self._had_no_run(trial.number, "the sweep ended before it had started this trial's run")
+            self._outcomes.had_no_run(trial.number, "the sweep ended before it had started this trial's run")
         else:
             self._training[run_id] = trial.number
             Trial(self._study, trial._trial_id).set_user_attr(RUN, str(run_id))
@@ -194,13 +180,13 @@ class Search:
         for run_id, run in self._watch.over(self._training):
             number = self._training[run_id]
             if run is None:
-                self._failed(number, _DELETED)
+                self._outcomes.failed(number, _DELETED)
             elif run.state is not None and run.state.is_paused():
                 self._stopped[number] = run_id
-            elif not self._tell(number, run):
+            elif not self._outcomes.tell(number, run):
                 continue
             del self._training[run_id]
-            self._unread.pop(run_id, None)
+            self._outcomes.unread.pop(run_id, None)
             self._spoken.at_rest(number)
         return True
 
@@ -212,8 +198,8 @@ class Search:
         if self._half_begun:
             self._give_up_half_begun()
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
-        has_more = not self._exhausted or any(trial.state is TrialState.WAITING for trial in known)
-        may_start = has_more and sum(map(_counts, known)) < trials
+        has_more = not self._outcomes.exhausted or any(trial.state is TrialState.WAITING for trial in known)
+        may_start = has_more and sum(map(counts, known)) < trials
         plan = None
         if self._rungs is not None:
             self._known_rungs = with_first_rung(self._rungs, self._study, known, self._spoken.first_rung)
@@ -261,7 +247,7 @@ class Search:
             runs.resume(run_id, f"Promoted: {why}.")
         except ObjectNotFound:
             del self._stopped[trial.number]
-            self._failed(trial.number, _DELETED)
+            self._outcomes.failed(trial.number, _DELETED)
             return
         del self._stopped[trial.number]
         self._training[run_id] = trial.number
@@ -283,7 +269,7 @@ class Search:
         ours = {*self._training.values(), *self._stopped}
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in ours:
-                self._had_no_run(trial.number, "the study's database was out of reach as it was begun")
+                self._outcomes.had_no_run(trial.number, "the study's database was out of reach as it was begun")
         self._half_begun = False
 
     def _start_run(self, trial: Trial, parameters: Mapping[str, Any], *, again: bool = False) -> None:
@@ -318,7 +304,7 @@ class Search:
         misfit = misfit_of(self._train.fn, asked)
         words = f"space and fixed do not fit the parameters of the flow {self._train.name!r}: {misfit or error}"
         self._unstarted = None
-        self._failed(trial.number, words, counts=self._has_started)
+        self._outcomes.failed(trial.number, words, counts=self._has_started)
         if not self._has_started:
             raise ValueError(words.rstrip(".") + ".") from error
 
@@ -336,115 +322,3 @@ class Search:
         return TrialOf(
             self._watched_in, name, trial._trial_id, trial.number, self._objective, pruner, self._known_rungs
         )
-
-    def _tell(self, number: int, run: FlowRun) -> bool:
-        """How a trial went. One that failed does not stop the sweep.
-
-        Returns:
-            Whether the study was told. Else the result cannot be read just now: its storage is out of reach, say.
-
-        Raises:
-            httpx.HTTPError: Prefect is out of reach, which knows where the result is.
-            StorageInternalError: The study could not be told just now.
-        """
-        assert run.state is not None
-        trial = self._study.trials[number]
-        if trial.state.is_finished():  # it was told before, and the database's answer was lost
-            return True
-        try:
-            pruned = PRUNED_AT in trial.user_attrs and run.state.is_completed()  # what it returned is of no interest
-            first = run.id not in self._unread
-            value = None if pruned else run_coro_as_sync(run.state.aresult(retry_result_failure=first))
-        except Exception as error:
-            if run.state.is_completed():  # else it is the training's own
-                if isinstance(error, httpx.HTTPError):
-                    raise
-                if not isinstance(error, _NEVER_READ) and self._may_yet_be_read(number, run.id, error):
-                    return False
-            self._failed(number, f"{type(error).__name__}: {error}")
-            return True
-        self._told(number, trial, run, value)
-        return True
-
-    def _may_yet_be_read(self, number: int, run_id: UUID, error: Exception) -> bool:
-        """Whether a result is asked for again. The training is done, and it may be hours of a device."""
-        if run_id not in self._unread:
-            self._unread[run_id] = time.monotonic()
-            self._spoken.warn(
-                "The result of trial %d cannot be read, and is asked for again for up to ten minutes: %s: %s",
-                number, type(error).__name__, error,
-            )  # fmt: skip
-        return time.monotonic() - self._unread[run_id] <= _UNREAD_S
-
-    def _told(self, number: int, trial: FrozenTrial, run: FlowRun, value: Any) -> None:
-        """Tell the study what a run has returned."""
-        Trial(self._study, trial._trial_id).set_user_attr(RUN_S, run.total_run_time.total_seconds())
-        if PRUNED_AT in trial.user_attrs:
-            self._end(number, state=TrialState.PRUNED)
-            return
-        try:
-            found = _number(value, self._objective)
-        except Exception as error:  # whatever the flow returned may fail as it likes
-            self._failed(number, f"{type(error).__name__}: {error}")
-            return
-        self._end(number, found)
-        if self._watched_in is not None and not trial.intermediate_values:
-            self._spoken.not_compared(number)
-
-    def _failed(self, number: int, words: str, *, counts: bool = True) -> None:
-        trial = self._study.trials[number]
-        if trial.state.is_finished():
-            return
-        if not counts:
-            Trial(self._study, trial._trial_id).set_user_attr(NO_RUN, True)
-        Trial(self._study, trial._trial_id).set_user_attr(ERROR, words)
-        self._spoken.warn("Trial %d failed: %s", number, words)
-        self._end(number, state=TrialState.FAIL)
-
-    def _had_no_run(self, number: int, words: str) -> None:
-        """A trial failed before it had a run, through no fault of its own. Another one tries the same.
-
-        The sampler may not propose it again: a point of a grid, or what somebody has enqueued.
-        """
-        trials = self._study.trials
-        trial = trials[number]
-        about = {name: trial.system_attrs[name] for name in _OF_A_GRID if name in trial.system_attrs}
-        about |= {_FIXED: {**trial.system_attrs.get(_FIXED, {}), **trial.params}, _INSTEAD_OF: number}
-        if about[_FIXED] and not any(one.system_attrs.get(_INSTEAD_OF) == number for one in trials):
-            self._study.add_trial(create_trial(state=TrialState.WAITING, system_attrs=about))
-        self._failed(number, words, counts=False)
-
-    def _end(self, number: int, value: float | None = None, *, state: TrialState | None = None) -> None:
-        """Tell the study how a trial has ended. The sampler may find that nothing is left to be tried."""
-        try:
-            self._study.tell(number, value, state=state, skip_if_finished=True)
-        except RuntimeError as error:
-            # It calls Study.stop(), which Optuna refuses outside of its own loop. The end is written even so.
-            if isinstance(error, OptunaError) or not self._study.trials[number].state.is_finished():
-                raise
-            self._exhausted = True
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    """Whether it is one of the trials that there are to be."""
-    return trial.state in _BEGUN and not trial.user_attrs.get(NO_RUN)
-
-
-def _number(value: Any, objective: str) -> float:
-    """What a flow returned, as a number.
-
-    Raises:
-        TypeError: It is none, and no mapping that has one.
-        ValueError: It is not a number (NaN), which cannot be compared.
-    """
-    found = value.get(objective) if isinstance(value, Mapping) else value
-    try:
-        # As a report does, which takes an array of one number, too. A text may be one.
-        number = checks.number(found, objective) if hasattr(type(found), "__float__") else float(found)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"the flow returned {value!r}: let it return a number, or a mapping with one for {objective!r}"
-        ) from None
-    if isnan(number):
-        raise ValueError(f"the flow returned {value!r}, which cannot be compared: its training has diverged")
-    return number

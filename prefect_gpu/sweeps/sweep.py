@@ -19,9 +19,10 @@ from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.storage.engine import masked
 from prefect_gpu.sweeps.alone import Alone, SweepError
 from prefect_gpu.sweeps.artifacts import show
+from prefect_gpu.sweeps.outcomes import ERROR
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.sweeps.runs import NotSentError
-from prefect_gpu.sweeps.search import ERROR, Search
+from prefect_gpu.sweeps.search import Search
 from prefect_gpu.sweeps.space import Space, changed_in, misfit_of, unfit_for_a_database
 from prefect_gpu.training.rungs import Rungs
 from prefect_gpu.training.trial import said_by

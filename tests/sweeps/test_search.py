@@ -27,8 +27,9 @@ from prefect.states import Completed, Crashed
 
 from prefect_gpu import asha, gpu
 from prefect_gpu.sweeps import runs
+from prefect_gpu.sweeps.outcomes import ERROR
 from prefect_gpu.sweeps.proposals import Proposer
-from prefect_gpu.sweeps.search import ERROR, RUN, Search
+from prefect_gpu.sweeps.search import RUN, Search
 from prefect_gpu.sweeps.space import Space, propose
 
 
@@ -69,7 +70,7 @@ def test_a_grid_that_was_tried_as_a_whole_is_the_end(
     search = of_study(study, {"x": [1.0, 2.0]})
     assert search._next(trials=9) and search._next(trials=9)
     for number in (0, 1):
-        search._tell(number, over(0.5 + number))
+        search._outcomes.tell(number, over(0.5 + number))
     assert not search._next(trials=9), "nothing is left to be tried"
     assert [(trial.state, trial.value) for trial in study.trials] == [
         (TrialState.COMPLETE, 0.5),
@@ -113,7 +114,7 @@ def test_a_point_of_a_grid_whose_trial_never_had_a_run_is_tried_by_another(monke
     search._take_over()
     while search._next(trials=3):
         (number,) = search._training.values()
-        search._tell(number, over(0.5))
+        search._outcomes.tell(number, over(0.5))
         search._training.clear()
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, *[TrialState.COMPLETE] * 3]
     assert sorted(trial.params["x"] for trial in study.trials[1:]) == space["x"]
@@ -171,7 +172,7 @@ def test_a_run_that_was_started_though_no_answer_came_is_not_started_again(monke
 def test_a_result_that_is_not_a_number_is_a_failure_with_words() -> None:
     study = optuna.create_study()
     study.ask({})
-    of_study(study, {})._tell(0, over({"loss": float("nan")}))
+    of_study(study, {})._outcomes.tell(0, over({"loss": float("nan")}))
     assert study.trials[0].state is TrialState.FAIL
     assert "{'loss': nan}, which cannot be compared" in study.trials[0].user_attrs[ERROR]
 
@@ -207,13 +208,13 @@ async def test_a_result_that_cannot_be_read_just_now_is_asked_for_again(
         assert search._look() and search._training and search._has_place(1)
     assert len([text for text in caplog.messages if "result of trial 0 cannot be read" in text]) == 1
     (tmp_path / "away").rename(kept)
-    assert search._look() and not search._training and not search._unread
+    assert search._look() and not search._training and not search._outcomes.unread
     assert study.trials[0].value == 0.5
 
     kept.rename(tmp_path / "away")
     search._training = {run.id: 1}
     search._look()
-    search._unread[run.id] -= 601.0
+    search._outcomes.unread[run.id] -= 601.0
     search._look()
     assert study.trials[1].state is TrialState.FAIL and "does not exist" in study.trials[1].user_attrs[ERROR]
 
@@ -250,7 +251,7 @@ class Strange:
 def test_whatever_a_flow_returns_is_a_number_or_a_failure(result: Any, value: float | None) -> None:
     study = optuna.create_study()
     study.ask({})
-    of_study(study, {})._tell(0, over(result))
+    of_study(study, {})._outcomes.tell(0, over(result))
     assert study.trials[0].value == value
     assert study.trials[0].state is (TrialState.FAIL if value is None else TrialState.COMPLETE)
 
@@ -326,8 +327,8 @@ def test_a_result_that_was_told_before_its_answer_was_lost_is_told_once() -> Non
     study.ask({})
     search = of_study(study, {})
     for _ in range(2):
-        search._tell(0, over(0.5))
-    search._failed(0, "its flow run was deleted")
+        search._outcomes.tell(0, over(0.5))
+    search._outcomes.failed(0, "its flow run was deleted")
     assert study.trials[0].value == 0.5 and ERROR not in study.trials[0].user_attrs
 
 
@@ -339,7 +340,7 @@ def test_trials_that_never_report_what_is_compared_are_told_of_once(caplog: pyte
         trial = study.ask({})
         if value is not None:
             trial.report(value, 1)
-        search._tell(trial.number, over(0.5))
+        search._outcomes.tell(trial.number, over(0.5))
     assert [text.partition(" at a step")[0] for text in caplog.messages if "compared" in text] == [
         "Trial 0 was compared with no other one while it trained: it reported no 'loss'"
     ]
