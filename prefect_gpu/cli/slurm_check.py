@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from prefect_gpu.cli.server_check import configured_server
 from prefect_gpu.runtime.telemetry import Finding
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from prefect_gpu.settings import GpuSettings
 
 _TIMEOUT_S = 15.0
+_CONNECT_S = 3.0
 _BLOCKS = "See which blocks there are: `prefect block ls`."
 
 
@@ -81,8 +83,30 @@ async def _ask(settings: GpuSettings) -> list[Finding]:
         )
     if not wrong:
         wrong = await _of_shapes(block, slurm)
+    if not wrong and block.tunnel is None:
+        wrong = await _of_server(settings)
     shapes = ", ".join(f"{shape.name} (up to {shape.maximum})" for shape in block.shapes)
     return wrong or [Finding("ok", "Slurm", f"Cluster {await slurm.cluster_name()} answers; shapes: {shapes}.")]
+
+
+async def _of_server(settings: GpuSettings) -> list[Finding]:
+    """Whether a Prefect server on this machine listens at the address that runs are told of it."""
+    from prefect_gpu.worker.nodes.reach import seen_from_outside
+
+    url = configured_server() or ""
+    told = seen_from_outside(url, settings.advertise)
+    if told == url:
+        return []  # it is no address of this machine alone
+    parts = urlsplit(told)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        _, opened = await asyncio.wait_for(asyncio.open_connection(parts.hostname, port), _CONNECT_S)
+    except (OSError, asyncio.TimeoutError):
+        said = f"Nodes would find no Prefect server at {told}, as runs are told."
+        remedy = f"Let it listen there, too: `prefect server start --host 0.0.0.0 --port {port}`."
+        return [Finding("error", "Slurm", said, remedy)]
+    opened.close()
+    return []
 
 
 async def _of_shapes(block: GpuSlurm, slurm: Cluster) -> list[Finding]:

@@ -194,6 +194,8 @@ def _take(folder: Path) -> None:
 def _remedy(error: OSError) -> str:
     if error.errno in supervisor.NO_ROOM:
         return "Make room there"
+    if isinstance(error, PermissionError):
+        return "Start the worker as the user to whom that belongs"
     return "Mount it so that it can be written" if error.errno == errno.EROFS else "Remove it"
 
 
@@ -234,9 +236,9 @@ def _open(path: Path, for_group: int, aside: str) -> int:
         try:
             return os.open(path, way | flags, 0o600 | for_group)
         except PermissionError as error:  # another user's file in a folder that several share
-            refused = error
-        except OSError as error:  # a symbolic link, a folder, a full disk
-            refused = error
+            refused = refused or error
+        except OSError as error:  # a symbolic link, a folder, a full disk; or it may not be made, and so is not there
+            refused = refused or error
             break
     assert refused is not None
     raise LockError(

@@ -37,8 +37,15 @@ _CODES = {
     127: ("was not found", "The `command` names a program that is not on the PATH of the run."),
 }
 
+_NO_SERVER = (
+    "If that was the Prefect API: check PREFECT_API_URL, that the server is up, and that it listens where the run is: "
+    "`prefect server start --host 0.0.0.0`, if that is a container or another machine."
+)
+
 _HINTS = (
-    ("All connection attempts failed", "If that was the Prefect API: check PREFECT_API_URL and that the server is up."),
+    ("All connection attempts failed", _NO_SERVER),
+    ("httpx.ConnectError", _NO_SERVER),
+    ("httpx.ConnectTimeout", _NO_SERVER),
     ("CUDA out of memory", "The GPU's memory was too small: lower the batch size or ask for more `gpu_memory`."),
     ("OutOfMemoryError", "The GPU's memory was too small: lower the batch size or ask for more `gpu_memory`."),
     ("CUDA error: no kernel image", "This build of the framework has no code for this GPU: install one that has."),

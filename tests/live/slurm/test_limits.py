@@ -109,3 +109,13 @@ async def test_the_doctor_says_what_slurm_would_never_grant(
     settings = GpuSettings(slurm=slurm_pool.name, advertise=slurm_pool.lab.gateway)
     [finding] = await asyncio.to_thread(check_slurm, settings)
     assert said in finding.text and finding.level == ("error" if shape else "ok")
+
+
+async def test_the_doctor_says_that_nodes_would_find_no_prefect_server(slurm_pool: SlurmPool) -> None:
+    """As where one listens at 127.0.0.1 alone, which is what it does if nothing is said."""
+    await slurm_pool.allow()
+    nobody = slurm_pool.lab.command("scontrol", "show", "node", slurm_pool.lab.nodes[0])
+    address = nobody.partition("NodeAddr=")[2].split()[0]
+    [finding] = await asyncio.to_thread(check_slurm, GpuSettings(slurm=slurm_pool.name, advertise=address))
+    assert finding.level == "error" and f"no Prefect server at http://{address}:" in finding.text
+    assert "--host 0.0.0.0" in finding.remedy

@@ -211,6 +211,19 @@ def test_a_lock_that_is_no_file_or_not_ours_is_refused_with_its_name(tmp_path: P
         Locks(tmp_path).lock_pool("pool")
 
 
+def test_who_may_only_look_into_the_folder_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that there was no such file, and to remove it."""
+    require("root's rights", os.getuid() == 0)
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        monkeypatch.setenv("LOCKS", f"{name}/machine")
+        (Path(name) / "workers").mkdir()
+        for folder in (Path(name), Path(name) / "workers"):
+            folder.chmod(0o755)
+            os.chown(folder, 0, 0)
+        done = subprocess.run([sys.executable, "-c", _HOLD, name, "65534"], capture_output=True, text=True)
+    assert "pool.lock cannot be opened: Permission denied. Start the worker as the user to whom" in done.stderr
+
+
 @pytest.mark.parametrize(("number", "remedy"), [(errno.EROFS, "Mount it"), (errno.ENOSPC, "Make room there")])
 def test_a_file_system_that_takes_no_lock_is_named_with_its_own_remedy(
     number: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

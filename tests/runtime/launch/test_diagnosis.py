@@ -17,6 +17,7 @@ TABLE: dict[str, tuple[int | None, tuple[str, ...], list[str]]] = {
     "not executable": (126, (), ["could not be executed", "`working_dir`"]),
     "no such program": (127, (), ["not found", "PATH"]),
     "no API": (1, ("httpx.ConnectError: All connection attempts failed",), ["Prefect API", "PREFECT_API_URL"]),
+    "no API there": (1, ("httpx.ConnectError: [Errno 111] Connection refused",), ["PREFECT_API_URL", "--host 0.0.0.0"]),
     "killed": (-9, (), ["The training process was killed (SIGKILL)", "memory"]),
     "killed below a shell": (137, (), ["exited with code 137: a process that it started was killed (SIGKILL)"]),
     "segmentation fault": (-11, (), ["crashed in native code (SIGSEGV)", "PYTHONFAULTHANDLER"]),

@@ -50,9 +50,11 @@ def coming(
         if reason in _FOR_EVER:
             why = f"{why}: {_FOR_EVER[reason]}. Correct the shape, register the block again, and start the worker anew"
         return Coming(f"Slurm's job {waiting[0].id}, an allocation of the shape {shape.name!r}, waits{why}")
-    if len(ours) < shape.maximum or connecting or any(pilot.job is None for pilot in ours):
+    more = len(ours) < shape.maximum
+    short = run.expected_s is not None and run.expected_s < plan.worth_s and not plan.one_run
+    if (more and not (ours and short)) or connecting or any(pilot.job is None for pilot in ours):
         return Coming(f"Slurm is asked for an allocation of the shape {shape.name!r}")
-    if lacking:
+    if lacking and not more:
         have = f"{lacking[0]} has" if len(lacking) == 1 else f"{', '.join(lacking)} have"
         return Coming(
             f"there may be no more allocations of the shape {shape.name!r} now, and {have} fewer GPUs that can be used "

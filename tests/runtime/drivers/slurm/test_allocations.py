@@ -321,6 +321,21 @@ async def test_slurms_reason_is_said_to_whoever_waits(slurm: SlurmLab, folder: P
         await empty(slurm)
 
 
+async def test_who_waits_for_an_allocation_that_is_busy_is_not_told_that_another_one_is_asked_for(
+    slurm: SlurmLab, folder: Path
+) -> None:
+    """A short run is not worth one, so that none is."""
+    async with watched(make(slurm, folder, [dataclasses.replace(SHAPE, maximum=2)], idle_s=1.0)) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        short = Wanted(Request(gpus=1), expected_s=1.0)
+        pool.demand = Demand(waiting=(short,), busy=frozenset({pool.nodes[0].id}))
+        assert pool.driver.coming(short) is None
+        assert "Slurm is asked for an allocation" in words(pool, gpus=1), "nobody knows how long this one takes"
+        pool.demand = Demand()
+        await empty(slurm)
+
+
 def words(pool: Watched, *, gpus: int, needs_s: float = 0.0) -> str:
     said = pool.driver.coming(Wanted(Request(gpus=gpus), needs_s=needs_s))
     return said.words if said is not None else ""
