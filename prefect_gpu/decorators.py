@@ -33,6 +33,7 @@ from prefect_gpu.request import (
     KindChoice,
     check_job_variable_names,
     check_request,
+    said_in_vain,
 )
 from prefect_gpu.run_future import RunFuture
 from prefect_gpu.sendable import must_be_sendable
@@ -310,7 +311,8 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         if self._ready:
             return self
         work_pool = read_pool_to_submit_to(self.work_pool)
-        self._warn_of_unknown_variables(work_pool)
+        if words := said_in_vain(self.job_variables, work_pool):
+            logger.warning("Flow %r: %s", self.name, words)
         _say_if_nothing_starts(work_pool)
         found = copy(self)
         storage = work_pool.storage_configuration
@@ -411,17 +413,6 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
     def _deployment_options(self, options: dict[str, Any]) -> dict[str, Any]:
         variables = self.job_variables | (options.get("job_variables") or {})
         return {"work_pool_name": self.work_pool, **options, "job_variables": variables}
-
-    def _warn_of_unknown_variables(self, work_pool: WorkPool) -> None:
-        known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))
-        unknown = sorted(name for name in self.job_variables if known and name.split(".")[0] not in known)
-        if unknown:
-            logger.warning(
-                "Work pool %r has no job variable %s, so what flow %r says about it has no effect.",
-                work_pool.name,
-                ", ".join(map(repr, unknown)),
-                self.name,
-            )
 
 
 def _results_go_elsewhere() -> bool:

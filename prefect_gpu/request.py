@@ -7,12 +7,17 @@ import the worker.
 from __future__ import annotations
 
 import difflib
+import shlex
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from prefect_gpu.units import parse_bounds, parse_bytes, parse_seconds, shown
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import WorkPool
 
 DeadlineKind = Literal["best-effort", "promise"]
 Converged = Literal["yield", "stop", "ignore"]
@@ -453,3 +458,16 @@ def check_job_variable_names(names: set[str], known: set[str]) -> None:
             # `num_gpus` looks more like `max_gpus`, and means `gpus`.
             meant = next((word for word in name.split("_") if word in known), close[0])
             raise ValueError(f"There is no argument {name!r}: did you mean {meant!r}?")
+
+
+def said_in_vain(names: Iterable[str], work_pool: WorkPool) -> str:
+    """What to tell who names job variables that a pool does not have, and Prefect passes over; empty: it has them."""
+    known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))
+    unknown = sorted(name for name in names if known and name.split(".")[0] not in known)
+    if not unknown:
+        return ""
+    pool = work_pool.name
+    return (
+        f"Work pool {pool!r} has no job variable {' and no '.join(map(repr, unknown))}, so what is said about it has "
+        f"no effect. `prefect work-pool inspect {shlex.quote(pool)}` shows those that it has."
+    )

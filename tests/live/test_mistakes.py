@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
-from tests.live.pool import ALL, COLD, LivePool
+from tests.live.pool import ALL, COLD, LivePool, eventually
 
 
 async def refusal(pool: LivePool, **job_variables: object) -> str:
@@ -37,7 +38,14 @@ async def test_bad_job_variables(served: LivePool) -> None:
         for word in words:
             assert word in message, f"{variables}: {message}"
     assert not served.noted()
-    await served.until(await served.submit("plain"), "Completed")
+    run_id = await served.submit("plain", job_variables={"memory": "300MiB"})  # Prefect passes over it
+    await served.until(run_id, "Completed")
+    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]))
+
+    async def warned() -> bool:
+        return any("has no job variable 'memory'" in log.message for log in await served.client.read_logs(of_run))
+
+    await eventually(warned, "a warning in the run's log")
 
 
 async def test_numbers_beyond_all_bounds_harm_neither_the_worker_nor_other_runs(served: LivePool) -> None:

@@ -19,7 +19,7 @@ from prefect.utilities.engine import propose_state
 from prefect.workers.base import BaseWorker
 from pydantic import ValidationError
 
-from prefect_gpu.request import explain
+from prefect_gpu.request import explain, said_in_vain
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
@@ -190,9 +190,12 @@ class Launcher:
     async def _configure(self, flow_run: FlowRun, run: Launch) -> tuple[GpuJobConfiguration, DeploymentResponse | None]:
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         flow = await self._pool.flow(flow_run.flow_id)
+        variables = merge_job_variables(flow_run, deployment)
+        if words := said_in_vain(variables, self._worker.work_pool):
+            self._worker.get_flow_run_logger(flow_run).warning("%s", words)
         configuration: GpuJobConfiguration = await GpuJobConfiguration.from_template_and_values(
             base_job_template=self._worker.work_pool.base_job_template,
-            values=merge_job_variables(flow_run, deployment),
+            values=variables,
             client=self._client,
         )
         if not self._unseen and configuration.working_dir is not None and not configuration.working_dir.is_dir():
