@@ -12,8 +12,8 @@ from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch.launch import CONSUMED, SAVED_BEFORE
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.deadlines.promising import PROMISED, promised_before
+from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.time_held import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
 from tests.runtime.launches import launched
 from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
@@ -79,7 +79,7 @@ def test_a_label_that_somebody_else_has_written_is_no_cost(label: object) -> Non
     assert not taken.get(CONSUMED) and SAVED_BEFORE not in taken
 
 
-@pytest.mark.parametrize("label", [10**400, -1, "a while", True])
+@pytest.mark.parametrize("label", [10**400, -1, "a while", True], ids=range(4))
 def test_a_label_that_somebody_else_has_written_is_no_time_and_no_promise(label: object) -> None:
     prefect = OneRun(Scheduled())
     prefect.run.labels = cast(Any, {HELD_S: label, PROMISED: label})
