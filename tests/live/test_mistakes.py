@@ -73,7 +73,9 @@ async def test_a_run_that_no_list_can_have_trains_and_keeps_nobody_waiting(pool:
     assert "cannot list some of the pool's runs" in worker.output and "Traceback" not in worker.output
 
 
-async def test_a_run_that_prefect_cannot_read_back_is_refused_and_keeps_nobody_waiting(pool: LivePool) -> None:
+async def test_a_run_that_prefect_cannot_read_back_is_refused_and_keeps_nobody_waiting(
+    pool: LivePool, tmp_path: Path
+) -> None:
     """Prefect takes in half of a letter, and labels that are no numbers, and answers 500 whenever it is to say them."""
     address = f"deployments/{await pool.deploy('plain')}/create_flow_run"
     alone = httpx.Limits(max_keepalive_connections=0)  # the server closes the connection after such an answer
@@ -85,14 +87,18 @@ async def test_a_run_that_prefect_cannot_read_back_is_refused_and_keeps_nobody_w
         ):
             await eventually(partial(_taken_in, client, address, f"{{{odd}}}"), odd)
         worker = pool.start_worker(**COLD)
+        training = await pool.submit("train", hold=str(tmp_path / "never"))
+        await pool.until_noted(training)
+        await client.patch(f"flow_runs/{training}/labels", content='{"n": NaN}')
+        await pool.cancel(training)
         asked = {"work_pools": {"name": {"any_": [pool.name]}}}
 
         async def ended() -> list[str]:
             states = [run["state_type"] for run in (await client.post("ui/flow_runs/history", json=asked)).json()]
-            return sorted(states) if {*states} <= {"COMPLETED", "CRASHED"} else []
+            return sorted(states) if {*states} <= {"COMPLETED", "CRASHED", "CANCELLED"} else []
 
-        assert await eventually(ended, "the end of all of them") == ["COMPLETED", "CRASHED", "CRASHED"]
-        await pool.until(await pool.submit("plain"), "Completed")
+        assert await eventually(ended, "the end of them") == ["CANCELLED", "COMPLETED", "CRASHED", "CRASHED"]
+        await pool.until(await pool.submit("plain", job_variables=ALL), "Completed")
         for run in (await client.post("ui/flow_runs/history", json=asked)).json():
             await client.delete(f"flow_runs/{run['id']}")  # nobody could list the runs of this server
     assert "cannot read this run back" in worker.output and "Traceback" not in worker.output

@@ -89,10 +89,7 @@ class PoolView:
         )
 
     async def runs_by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
-        """The runs of those ids, as they are now.
-
-        Those that do not exist (any more) are left out, and those that Prefect cannot read.
-        """
+        """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
         ids = list(run_ids)
         return await (self._lists.by_id(ids) if len(ids) > _READ_SINGLY else self._lists.singly(ids))
 

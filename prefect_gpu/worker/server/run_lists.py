@@ -1,21 +1,19 @@
 """Lists of runs, also where Prefect cannot write one of them down.
 
-Prefect's server takes in runs that it cannot write into an answer, and then answers 500 to each question whose answer
-has one of them in it, for every pool and page (PrefectHQ/prefect issue 15031). An integer beyond 64 bits, wherever in a
-run, does that to lists; such a run is read by its id, and trains like any other. Text that is no Unicode (half of a
-surrogate pair) does it to the run itself, too, and so does a label that is no finite number: no worker can read what
-that run asks for, and it is refused.
+Prefect's server takes in runs that it cannot write into a list, and then answers 500 to each question whose answer has
+one of them in it, for every pool and page (PrefectHQ/prefect issue 15031). An integer beyond 64 bits, wherever in a
+run, does that; such a run is read by its id, and trains like any other. Those that cannot be read by their ids either
+are in :mod:`.unreadable`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import suppress
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
@@ -24,21 +22,16 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import get_current_settings
-from prefect.states import Cancelled, Crashed
+
+from prefect_gpu.worker.server.unreadable import in_short, is_about_a_run, of, read_run
 
 _PAGE = 200
-_MOST_IDS = 1000  # more are refused
 _SERVER_ERROR = 500
 _TRIES = 3  # of a list: more such runs may have come since the first
-_FEWEST_LOOKS = 3  # before it is believed that a run cannot be read: the server may have had a bad moment
-_UNREADABLE = (
-    "Prefect's server cannot read this run back: its parameters, job variables or labels have text that is no Unicode, "
-    "or a label is no finite number. Submit it again without."
-)
 
 
 def page_size() -> int:
@@ -59,7 +52,6 @@ class RunLists:
     def __init__(self, client: PrefectClient, logger: logging.Logger) -> None:
         self._client, self._logger = client, logger
         self._apart: set[UUID] = set()  # runs that no list can have, until they are over
-        self._unread: Counter[UUID] = Counter()  # those that cannot be read by their ids either, and how often
         self._said = False
 
     async def in_state(
@@ -86,22 +78,22 @@ class RunLists:
         if self._apart:
             apart = await self.singly(self._apart)
             over = {run.id for run in apart if run.state is not None and run.state.is_final()}
-            self._apart &= ({run.id for run in apart} | self._unread.keys()) - over
+            self._apart &= {run.id for run in apart} - over
             yield [run for run in apart if run.state is not None and run.state.type in types]
 
     async def by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
         """The runs of those ids, as they are now.
 
-        Those that do not exist (any more) are left out, and those that cannot be read.
+        Those that do not exist (any more) are left out.
         """
         ids, size = list(run_ids), page_size()
         if not ids:
             return []
         if len(ids) <= size:
             try:
-                return await self._client.read_flow_runs(flow_run_filter=_of(ids), limit=size)
+                return await self._client.read_flow_runs(flow_run_filter=of(ids), limit=size)
             except PrefectHTTPStatusError as error:
-                if not await self._is_about_a_run(error):
+                if not await is_about_a_run(self._client, error):
                     raise
                 if len(ids) == 1:
                     return await self.singly(ids)
@@ -128,30 +120,23 @@ class RunLists:
                 **where,
             )
         except PrefectHTTPStatusError as error:
-            if not again or not await self._is_about_a_run(error):
+            if not again or not await is_about_a_run(self._client, error):
                 raise
             self._say()
             self._apart |= await self._unlisted(await self._ids(chosen, where), where)
         return await self._page(offset, size, chosen, where, again - 1)
 
     async def _ids(self, chosen: FlowRunFilter, where: dict[str, Any]) -> list[UUID]:
-        """The ids alone of the runs that are chosen, of all queues of the pool: this question is always answered."""
-        found: list[UUID] = []
-        while True:
-            asked = {"flow_runs": chosen, "work_pools": where.get("work_pool_filter")}
-            filters = {name: one.model_dump(mode="json") for name, one in asked.items() if one is not None}
-            body = {**filters, "sort": FlowRunSort.ID_DESC.value, "limit": _MOST_IDS, "offset": len(found)}
-            page = (await self._client._client.post("/ui/flow_runs/history", json=body)).json()
-            found += [UUID(run["id"]) for run in page]
-            if len(page) < _MOST_IDS:
-                return found
+        """Of the runs that are chosen, and of those in the pool's other queues."""
+        told = await in_short(self._client, {"flow_runs": chosen, "work_pools": where.get("work_pool_filter")})
+        return [UUID(run["id"]) for run in told]
 
     async def _unlisted(self, ids: list[UUID], where: dict[str, Any]) -> set[UUID]:
         """Those of the runs that no list can have, found by halves."""
         size = page_size()
         if len(ids) <= size:
             try:
-                await self._client.read_flow_runs(flow_run_filter=_of(ids), limit=size, **where)
+                await self._client.read_flow_runs(flow_run_filter=of(ids), limit=size, **where)
             except PrefectHTTPStatusError as error:
                 if error.response.status_code != _SERVER_ERROR:
                     raise
@@ -163,44 +148,9 @@ class RunLists:
         return await self._unlisted(ids[:half], where) | await self._unlisted(ids[half:], where)
 
     async def _one(self, run_id: UUID) -> FlowRun | None:
-        try:
-            run = await self._client.read_flow_run(run_id)
-        except ObjectNotFound:
-            run = None
-        except PrefectHTTPStatusError as error:
-            if not await self._is_about_a_run(error):
-                raise
-            self._unread[run_id] += 1
-            if self._unread[run_id] >= _FEWEST_LOOKS:
-                await self._refuse(run_id)
-            return None
-        self._unread.pop(run_id, None)
-        return run
-
-    async def _refuse(self, run_id: UUID) -> None:
-        """Of a run that cannot be read, states can be read and set."""
         with suppress(ObjectNotFound):
-            states = await self._client.read_flow_run_states(run_id)
-            kind = states[-1].type if states else None
-            if kind is StateType.SCHEDULED:
-                self._logger.warning("Run %s is refused: %s", run_id, _UNREADABLE)
-                refused: State = Crashed(message=_UNREADABLE)
-                await self._client.set_flow_run_state(run_id, refused)
-            elif kind is StateType.CANCELLING:
-                await self._client.set_flow_run_state(run_id, Cancelled(message=_UNREADABLE), force=True)
-            elif kind is not None and not states[-1].is_final():
-                return  # it runs, or is on its way: it is looked at again
-        self._unread.pop(run_id, None)
-
-    async def _is_about_a_run(self, error: PrefectHTTPStatusError) -> bool:
-        """Whether the server fails because of what it has to write: it answers the same question about no run at all.
-
-        Raises:
-            httpx.HTTPError: It answers that neither.
-        """
-        if error.response.status_code != _SERVER_ERROR:
-            return False
-        return not await self._client.read_flow_runs(flow_run_filter=_of([uuid4()]), limit=1)
+            return await read_run(self._client, run_id)
+        return None
 
     def _say(self) -> None:
         if not self._said:
@@ -210,7 +160,3 @@ class RunLists:
                 "more than 64 bits, text that is no Unicode, or a label that is no finite number (PrefectHQ/prefect "
                 "issue 15031). The pool is served as before. Send such a number as text."
             )
-
-
-def _of(run_ids: list[UUID]) -> FlowRunFilter:
-    return FlowRunFilter(id=FlowRunFilterId(any_=cast(Any, run_ids)))
