@@ -49,6 +49,7 @@ _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten sec
 _LONGEST_RESTART_S = 60.0
 _ANOTHERS_AGAIN_S = 30.0  # a worker that was killed counts as online for some more of its heartbeats
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
+_LARGEST_PID = 2**22  # that Linux gives; psutil cannot ask for any number that somebody has written there
 _NO_RECORD = (
     "Its worker is gone. Another worker took over, had no record of the run, and removed its "
     "containers. Workers that share a state folder take running containers over."
@@ -414,8 +415,8 @@ class Finalisation:
         """
         pid = flow_run.infrastructure_pid or ""
         number = pid.removeprefix(self._host_prefix)
-        ours = pid.startswith(self._host_prefix) and number.isdigit() and len(number) < _CONTAINER_ID
-        return ours and not psutil.pid_exists(int(number))
+        ours = pid.startswith(self._host_prefix) and number.isdecimal() and len(number) < _CONTAINER_ID
+        return ours and (int(number) > _LARGEST_PID or not psutil.pid_exists(int(number)))
 
 
 def _outcome(state: State) -> Outcome:
