@@ -48,6 +48,7 @@ _UNDECIDED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
 _LONGEST_RESTART_S = 60.0
 _ANOTHERS_AGAIN_S = 30.0  # a worker that was killed counts as online for some more of its heartbeats
+_LONGEST_DELAY_S = 1e9  # of a retry: thirty years. There are no dates for all that a flow may say
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
 _LARGEST_PID = 2**22  # that Linux gives; psutil cannot ask for any number that somebody has written there
 _NO_RECORD = (
@@ -210,7 +211,7 @@ class Finalisation:
         return True
 
     def _again(self, flow_run: FlowRun, message: str, at_least_s: float = 0.0) -> State:
-        delay = max(flow_run.empirical_policy.retry_delay or 0, at_least_s)
+        delay = min(max(flow_run.empirical_policy.retry_delay or 0, at_least_s), _LONGEST_DELAY_S)
         return AwaitingRetry(scheduled_time=self._clock.now() + timedelta(seconds=delay), message=message)
 
     async def _force(self, flow_run: FlowRun, state: State) -> None:
