@@ -148,6 +148,8 @@ class _Lines:
 
 
 def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
+    from prefect_gpu.reporting.tables import harmless
+
     screen = common.console()
     if not rows:
         from prefect_gpu.storage.engine import masked
@@ -162,7 +164,8 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
         if row.message and row.outcome != "completed":
             reason = row.message.strip().partition("\n")[0]
             reason = reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
-            screen.print(f"{_name(row)} {row.outcome}: {reason}", style="dim", markup=False, soft_wrap=True)
+            words = harmless(f"{_name(row)} {row.outcome}: {reason}")
+            screen.print(words, style="dim", markup=False, soft_wrap=True)
     if len(rows) < total:
         screen.print(f"{len(rows)} of {common.plural(total, 'run')}. --limit shows more, --csv and --json write all.")
 

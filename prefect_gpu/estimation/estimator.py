@@ -41,6 +41,7 @@ from prefect_gpu.units import plural
 _SELF_RELIANT = 60  # runs from which on a program needs nothing that was learned from others
 _WIDEST = math.log(100.0)  # of logarithms: far from all that was seen, no model knows how much it does not know
 _ODD_WIDENS = 0.5  # each odd thing about a submission makes its intervals wider by this part
+_MOST_SAID = 10  # of what is odd about a run's parameters
 _SPREAD_BEFORE = {True: 1.0, False: 0.2}  # of logarithms, of fractions, before programs have shown how far they spread
 
 
@@ -114,7 +115,8 @@ class Estimator:
         if model is None or not model.models:
             return self._of_unseen(known)
         unseen, shift = self._unseen_kind(known)
-        row, facts, warnings = model.row(replace(known, device_kind=shift[0]) if shift else known)
+        row, facts, odd = model.row(replace(known, device_kind=shift[0]) if shift else known)
+        warnings = _few(odd)
         if unseen and not shift:
             warnings.append(f"no run was on {known.device_kind}, and no other flow tells how fast that is")
         few = model.completed < LEAST_RUNS
@@ -173,7 +175,8 @@ class Estimator:
         return () if model is None else throughput_of(model, known, max_gpus, apart=apart)
 
     def _of_unseen(self, known: Known) -> RunEstimate:
-        facts, warnings = flatten(known)
+        facts, odd = flatten(known)
+        warnings = _few(odd)
         predicted = self.cross_program.predict(facts)
         if not predicted:
             return replace(NOTHING_KNOWN, coverage=self.coverage, warnings=tuple(warnings))
@@ -186,6 +189,12 @@ class Estimator:
                 found[target] = _interval(target, Prediction(mean, width), widened)
         basis = f"runs of {len(self.programs)} other programs; none of {known.program} has finished yet"
         return RunEstimate(found, 0, basis, self.coverage, tuple(warnings))
+
+
+def _few(warnings: list[str]) -> list[str]:
+    """A run may have thousands of parameters, each of them odd: nobody reads so many lines, in the log of the run."""
+    more = len(warnings) - _MOST_SAID
+    return warnings if more <= 1 else [*warnings[:_MOST_SAID], f"and {more} more of its parameters are odd"]
 
 
 def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
@@ -55,6 +56,10 @@ class PlainTable(Table):
 
     leave_out: Sequence[str] = ()
 
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """A row. Names that users give are shown by what a terminal can only show: see :func:`harmless`."""
+        super().add_row(*map(_harmless, cells), **options)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = next((one for one in self._ever_narrower() if one._least(console, options) <= options.max_width), None)
         if table is None:  # what is left is broken into lines, and not cut off
@@ -81,6 +86,22 @@ class PlainTable(Table):
             one if one.no_wrap else replace(one, max_width=one.min_width or _LEAST) for one in self.columns
         )
         return Measurement.get(console, options.update_width(_BOUNDLESS), tight).maximum
+
+
+def harmless(text: str) -> str:
+    """A text in which nothing tells a terminal to do something: to clear itself, say."""
+    return "".join("\N{REPLACEMENT CHARACTER}" if _commands(letter) else letter for letter in text)
+
+
+def _commands(letter: str) -> bool:
+    return letter != "\n" and unicodedata.category(letter) == "Cc"
+
+
+def _harmless(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, Text):
+        cell.plain = harmless(cell.plain)  # as long as it was, so that its styles stay where they are
+        return cell
+    return harmless(cell) if isinstance(cell, str) else cell
 
 
 def _title(column: Column) -> str:

@@ -351,7 +351,7 @@ class PrefectHost:
     def is_anothers(self, infrastructure_pid: str, run_id: str = "") -> bool:
         """Whether that is a process of that run on this machine. If it is not ours, another worker launched it."""
         number = infrastructure_pid.removeprefix(self._host_prefix)
-        return not self.scope and number.isdigit() and is_of_a_run(int(number), run_id)
+        return not self.scope and number.isdecimal() and is_of_a_run(int(number), run_id)
 
     async def kill(self, infrastructure_pid: str, grace_seconds: float, run_id: str = "") -> bool:
         """Stop the launched run with this ``host:pid`` or ``node:container``; False if there is none.

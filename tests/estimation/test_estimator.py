@@ -261,6 +261,13 @@ def test_what_is_absurd_is_said_and_makes_intervals_wider(
     assert _width(odd.targets[STEP_S]) > 1.3 * _width(usual.targets[STEP_S])
 
 
+def test_of_thousands_of_odd_parameters_a_few_are_named(learned: Estimator) -> None:
+    """Each is a line in the log of the run."""
+    odd = learned.estimate(asked(_RUNS[0], more={f"part {number}": number for number in range(5_000)}))
+    assert len(odd.warnings) == 11 and odd.warnings[-1] == "and 4990 more of its parameters are odd"
+    assert all(interval.high < math.inf for interval in odd.targets.values())
+
+
 _history_values = st.sampled_from(
     [0, -1, 1e12, 1.7e308, -1.7e308, 5e-324, 10**400, math.nan, None, "many", "3", [1, "a"], {"": 1}]
 )

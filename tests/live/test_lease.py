@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, GlobalConcurrencyLimitUpdate
 
 from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.worker.leadership.lease import Lease, PrefectTerms
@@ -75,6 +76,20 @@ async def test_a_renewal_and_a_seal_at_the_same_moment_do_not_both_succeed(clien
         clock.now += 2 * LEASE_S
         await asyncio.gather(leader.step(), other.step())
         assert leader.held + other.held == 1
+
+
+async def test_limits_that_somebody_has_named_so_or_changed_keep_nobody_from_leading(client: PrefectClient) -> None:
+    clock = Clock()
+    for name in ("odd, term \u00b2", "odd, term 1", "odd, term next"):
+        await client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=5))
+    first, second = lease(client, "odd", clock), lease(client, "odd", clock)
+    await first.step()
+    assert first.held
+    await client.update_global_concurrency_limit("odd, term 000001", GlobalConcurrencyLimitUpdate(limit=100))
+    await second.step()
+    clock.now += 2 * LEASE_S
+    await second.step()
+    assert second.held
 
 
 async def test_two_never_lead_at_once_and_a_name_is_not_another_ones(client: PrefectClient) -> None:

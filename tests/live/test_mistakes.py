@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from tests.live.pool import ALL, COLD, LivePool, eventually
@@ -72,11 +75,51 @@ async def test_a_run_that_no_list_can_have_trains_and_keeps_nobody_waiting(pool:
     large = await pool.submit("hungry", mebibytes=1, seed=2**70, catches=True)
     refused = await pool.submit("plain", job_variables={"gpus": 0, "workers": 10**30})
     plain = await pool.submit("plain")
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(is_paused=True))  # else events may be quicker
     worker = pool.start_worker(**COLD)
+    worker.wait_for_output("cannot list some of the pool's runs")
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(is_paused=False))
     for run_id in (large, plain):
         await pool.until(run_id, "Completed")
     assert f"workers={10**30}" in ((await pool.until(refused, "Crashed")).message or "")
-    assert "cannot list some of the pool's runs" in worker.output and "Traceback" not in worker.output
+    assert "Traceback" not in worker.output
+
+
+async def test_a_run_that_prefect_cannot_read_back_is_refused_and_keeps_nobody_waiting(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    """Prefect takes in half of a letter, and labels that are no numbers, and answers 500 whenever it is to say them."""
+    address = f"deployments/{await pool.deploy('plain')}/create_flow_run"
+    alone = httpx.Limits(max_keepalive_connections=0)  # the server closes the connection after such an answer
+    async with httpx.AsyncClient(base_url=pool.sandbox.api_url, limits=alone) as client:
+        for odd in (
+            '"parameters": {"name": "caf\\udce9"}',
+            '"labels": {"prefect-gpu.held-s": NaN}',
+            f'"labels": {{"n": {2**70}}}',
+        ):
+            await eventually(partial(_taken_in, client, address, f"{{{odd}}}"), odd)
+        worker = pool.start_worker(**COLD)
+        training = await pool.submit("train", hold=str(tmp_path / "never"))
+        await pool.until_noted(training)
+        await client.patch(f"flow_runs/{training}/labels", content='{"n": NaN}')
+        await pool.cancel(training)
+        asked = {"work_pools": {"name": {"any_": [pool.name]}}}
+
+        async def ended() -> list[str]:
+            states = [run["state_type"] for run in (await client.post("ui/flow_runs/history", json=asked)).json()]
+            return sorted(states) if {*states} <= {"COMPLETED", "CRASHED", "CANCELLED"} else []
+
+        assert await eventually(ended, "the end of them") == ["CANCELLED", "COMPLETED", "CRASHED", "CRASHED"]
+        await pool.until(await pool.submit("plain", job_variables=ALL), "Completed")
+        for run in (await client.post("ui/flow_runs/history", json=asked)).json():
+            await client.delete(f"flow_runs/{run['id']}")  # nobody could list the runs of this server
+    assert "cannot read this run back" in worker.output and "Traceback" not in worker.output
+
+
+async def _taken_in(client: httpx.AsyncClient, address: str, body: str) -> bool:
+    """Whether Prefect has the run, though it may not be able to say so; a server on SQLite may be busy."""
+    answer = await client.post(address, content=body, headers={"Content-Type": "application/json"})
+    return answer.status_code != httpx.codes.SERVICE_UNAVAILABLE
 
 
 async def test_a_pool_without_devices_says_what_to_do(pool: LivePool) -> None:

@@ -93,9 +93,13 @@ class Promising:
 
 
 def promised_before(flow_run: FlowRun) -> float | None:
-    """With which probability a run's deadline was promised before, by whichever worker; None: it was not."""
+    """With which probability a run's deadline was promised before, by whichever worker; None: it was not.
+
+    A label that is no probability is somebody else's, and counts for nothing.
+    """
     found = (flow_run.labels or {}).get(PROMISED)
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number and 0 <= found <= 1 else None  # type: ignore[operator,arg-type]
 
 
 def refusal(answer: Refuse) -> str:

@@ -28,6 +28,7 @@ from prefect_gpu.worker.endings.suspension import SUSPENDED, suspended_before
 from prefect_gpu.worker.server.asking import Asking
 from prefect_gpu.worker.server.server_clock import ServerClock
 from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, put_back
+from prefect_gpu.worker.server.unreadable import UnreadableRun, read_run
 
 TIMED_OUT = "TimedOut"
 """The name of the state of a run that has held its devices for as long as it may: Prefect's own, of its timeouts."""
@@ -47,7 +48,9 @@ _UNDECIDED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
 _LONGEST_RESTART_S = 60.0
 _ANOTHERS_AGAIN_S = 30.0  # a worker that was killed counts as online for some more of its heartbeats
+_LONGEST_DELAY_S = 1e9  # of a retry: thirty years. There are no dates for all that a flow may say
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
+_LARGEST_PID = 2**22  # that Linux gives; psutil cannot ask for any number that somebody has written there
 _NO_RECORD = (
     "Its worker is gone. Another worker took over, had no record of the run, and removed its "
     "containers. Workers that share a state folder take running containers over."
@@ -111,8 +114,9 @@ class Finalisation:
 
     async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
         """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
-        flow_run = await self._client.read_flow_run(UUID(run.run_id))
-        run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
+        flow_run = await read_run(self._client, UUID(run.run_id))
+        if not isinstance(flow_run, UnreadableRun):
+            run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
         state = flow_run.state
         assert state is not None
         if state.type is StateType.CANCELLED:
@@ -187,7 +191,7 @@ class Finalisation:
         with suppress(Abort):
             if (await propose_state(self._client, Crashed(message=message), flow_run_id=flow_run.id)).is_crashed():
                 return "crashed", message
-        current = (await self._client.read_flow_run(flow_run.id)).state
+        current = (await read_run(self._client, flow_run.id)).state
         if current is not None and flow_run.state is not None and current.id != flow_run.state.id:
             return None
         await self._force(flow_run, Crashed(message=message))
@@ -207,7 +211,7 @@ class Finalisation:
         return True
 
     def _again(self, flow_run: FlowRun, message: str, at_least_s: float = 0.0) -> State:
-        delay = max(flow_run.empirical_policy.retry_delay or 0, at_least_s)
+        delay = min(max(flow_run.empirical_policy.retry_delay or 0, at_least_s), _LONGEST_DELAY_S)
         return AwaitingRetry(scheduled_time=self._clock.now() + timedelta(seconds=delay), message=message)
 
     async def _force(self, flow_run: FlowRun, state: State) -> None:
@@ -227,7 +231,7 @@ class Finalisation:
 
         async def work() -> FlowRun | None:
             nonlocal retries
-            flow_run = await self._client.read_flow_run(UUID(run.run_id))
+            flow_run = await read_run(self._client, UUID(run.run_id))
             state = flow_run.state
             # Its engine may have had the time to say what the signal that stopped it looks like from inside: a crash.
             stopped = state is not None and state.type is StateType.CRASHED and bool(run.record.leaving)
@@ -251,7 +255,7 @@ class Finalisation:
                     message=f"{GAVE_WAY if began else _NOT_BEGUN}{reason}.{from_where}",
                 )
                 await self._force(flow_run, waits)
-            return await self._client.read_flow_run(flow_run.id)
+            return await read_run(self._client, flow_run.id)
 
         try:
             return await self.asking.persist_of(run, work)
@@ -270,7 +274,7 @@ class Finalisation:
 
         async def begun() -> FlowRun | None:
             """The run, if this launch of it ran; else it waits again."""
-            flow_run = await self._client.read_flow_run(UUID(run.run_id))
+            flow_run = await read_run(self._client, UUID(run.run_id))
             state = flow_run.state
             if state is None:
                 return None
@@ -305,7 +309,7 @@ class Finalisation:
         Raises:
             ObjectNotFound: It was deleted.
         """
-        flow_run = await self._client.read_flow_run(seen.id)
+        flow_run = await read_run(self._client, seen.id)
         assert seen.state is not None
         if flow_run.state is None or flow_run.state.id != seen.state.id or str(seen.id) in launched:
             return False
@@ -382,7 +386,7 @@ class Finalisation:
         """Returns whether it is settled: it is not while another worker may do that."""
         claimed = not self._scope or await self._claimed_in(run_id, _for_scope(self._scope))
         # One of ours may have ended and been finalised since the run was read, so that it looked like an orphan.
-        flow_run = await self._client.read_flow_run(run_id)
+        flow_run = await read_run(self._client, run_id)
         if str(run_id) in ours or not claimed or not self._may_be_orphan(flow_run):
             return True
         if not self._scope and await self._is_anothers(run_id):
@@ -412,8 +416,8 @@ class Finalisation:
         """
         pid = flow_run.infrastructure_pid or ""
         number = pid.removeprefix(self._host_prefix)
-        ours = pid.startswith(self._host_prefix) and number.isdigit() and len(number) < _CONTAINER_ID
-        return ours and not psutil.pid_exists(int(number))
+        ours = pid.startswith(self._host_prefix) and number.isdecimal() and len(number) < _CONTAINER_ID
+        return ours and (int(number) > _LARGEST_PID or not psutil.pid_exists(int(number)))
 
 
 def _outcome(state: State) -> Outcome:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from math import isfinite
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun
@@ -30,6 +29,7 @@ _SAVED = "saved_step"  # in that label
 _KEPT = "took_before"  # in what a record knows: whether the run has that label, and something in it
 _SUMS = ("device_s", "energy_j", "cost")
 _FLAGS = ("unpriced", "unmetered")
+_MOST = 1e15  # no run takes so much of anything
 
 
 def held_before(flow_run: FlowRun) -> float:
@@ -47,7 +47,7 @@ def taken_before(flow_run: FlowRun) -> dict[str, Any]:
     if not isinstance(told, str):
         return {}
     found: Any = None
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         found = json.loads(told)
     if not isinstance(found, dict):
         return {CONSUMED: {}}
@@ -79,4 +79,4 @@ async def keep_what_it_took(asking: Asking, run: Launch, *, ends: bool = False) 
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST  # NaN is not

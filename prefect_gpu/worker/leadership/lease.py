@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +41,7 @@ RENEW_S = 3.0
 """From one renewal, or one look of who stands by, to the next, seconds."""
 
 SLOTS = 10**9  # renewals in one term; all numbers stay below 2**31, which is what PostgreSQL's column holds
+_NUMBER = re.compile("[0-9]{6,18}")  # of a term, in its limit's name
 _MARGIN = 1.1  # for clocks that do not run equally fast
 _OVERLAP = 0.25  # of one page and the next
 
@@ -57,11 +59,13 @@ class Term:
         number: 1, 2, ...; the newest one counts.
         renewals: How often its leader has renewed it.
         sealed: Whether it is over: it can be renewed no more.
+        most: How often it can be renewed at most. Somebody may have changed the limit.
     """
 
     number: int
     renewals: int
     sealed: bool
+    most: int = SLOTS
 
 
 class Terms(Protocol):
@@ -138,9 +142,9 @@ class PrefectTerms:
             page = await self._client.read_global_concurrency_limits(limit=size, offset=offset)
             for limit in page:
                 number = limit.name.removeprefix(self._prefix)
-                if number != limit.name and number.isdigit():
+                if number != limit.name and _NUMBER.fullmatch(number):  # the others are somebody else's
                     sealed = limit.active_slots >= limit.limit
-                    found[int(number)] = Term(int(number), limit.active_slots, sealed)
+                    found[int(number)] = Term(int(number), limit.active_slots, sealed, limit.limit)
             if len(page) < size:
                 return list(found.values())
             # Some may be deleted meanwhile, and what comes after them moves up.
@@ -227,7 +231,7 @@ class Lease:
         with suppress(Exception):
             newest = await asyncio.wait_for(self._terms.newest(), self._renew_s)
             if newest is not None and newest.number == number and not newest.sealed:
-                await asyncio.wait_for(self._terms.occupy(number, SLOTS - newest.renewals), self._renew_s)
+                await asyncio.wait_for(self._terms.occupy(number, newest.most - newest.renewals), self._renew_s)
 
     async def _try_step(self) -> bool:
         """One step; False if it failed. Whatever the reason: the lease runs out by itself, and the next may succeed."""
@@ -260,7 +264,7 @@ class Lease:
                 return
             if now - self._seen_at < self._lease_s * _MARGIN:
                 return
-            await self._terms.occupy(newest.number, SLOTS - newest.renewals)
+            await self._terms.occupy(newest.number, newest.most - newest.renewals)
             newest = await self._terms.newest()  # also when the answer was lost, or somebody has switched the limit off
             if newest is None or not newest.sealed:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -37,6 +37,7 @@ from prefect_gpu.worker.nodes.infrastructure import keeps_checkpoints
 from prefect_gpu.worker.server.answers import NotPrefectsAnswerError
 from prefect_gpu.worker.server.asking import Absence
 from prefect_gpu.worker.server.pool import PoolView, is_waiting
+from prefect_gpu.worker.server.unreadable import UNREADABLE, UnreadableRun
 from prefect_gpu.worker.shares.owners import owner_of
 from prefect_gpu.worker.telling.expectations import Shown
 
@@ -48,6 +49,7 @@ _NOWHERE_TO_SAVE = (
     "machine, which Slurm's nodes do not see (shared_folder: false): let the operator set "
     "PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=s3://BUCKET/PREFIX, or leave preemptible out."
 )
+_FEWEST_LOOKS = 3  # before it is believed that a run cannot be read
 _SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
@@ -110,6 +112,7 @@ class Intake:
         self._finalised_at: dict[str, float] = {}
         self._needs_all: deque[str] = deque(maxlen=_REMEMBERED)  # runs that had not the memory that they needed
         self._missing: dict[str, Absence] = {}  # the deployments of runs
+        self._unread: Counter[str] = Counter()  # how often waiting runs could not be read
 
     # -- taking in --------------------------------------------------------------------------------------------------
 
@@ -152,6 +155,9 @@ class Intake:
             self.withdraw(run_id, f"it is {state.name}")
             return
         if run_id in self.refusing:
+            return
+        if isinstance(flow_run, UnreadableRun):
+            await self._refuse_unread(flow_run)
             return
         if not self._pool.serves(flow_run):  # events tell of all queues
             self.withdraw(run_id, f"it is in queue {flow_run.work_queue_name}")
@@ -255,6 +261,7 @@ class Intake:
         self._finalised_at = {run_id: at for run_id, at in self._finalised_at.items() if at > now - _SETTLED_KEPT_S}
         if waiting is not None:
             self._missing = {run_id: absence for run_id, absence in self._missing.items() if run_id in waiting}
+            self._unread = Counter({run_id: looks for run_id, looks in self._unread.items() if run_id in waiting})
             known = self.controller.scheduler.state.jobs.keys() | self.controller.runs.keys()
             for run_id in [one for one, seen in self._seen.items() if one not in known and not seen.lock.locked()]:
                 self._forget(run_id)
@@ -305,6 +312,15 @@ class Intake:
         if run_id not in self.controller.runs:
             self.controller.estimates.forget(run_id)
         self._seen.pop(run_id, None)
+
+    async def _refuse_unread(self, flow_run: UnreadableRun) -> None:
+        """Not at the first look: the server may have had a bad moment. One that has begun may be in its own retry."""
+        run_id = str(flow_run.id)
+        self.withdraw(run_id, "Prefect cannot read it")
+        self._unread[run_id] += 1
+        if self._unread[run_id] >= _FEWEST_LOOKS and flow_run.infrastructure_pid is None:
+            await self.refuse(flow_run, UNREADABLE)
+            del self._unread[run_id]
 
     async def refuse(self, flow_run: FlowRun, message: str) -> None:
         """The run cannot be run here: say why where its owner looks."""

@@ -29,8 +29,6 @@ from prefect_gpu.worker.server.pool import PoolView, is_waiting
 from prefect_gpu.worker.server.states import AWAITING_GPU
 from prefect_gpu.worker.shares.quota import QuotaReader
 
-# So many runs are read one by one, which is quicker; more are read with one query.
-_READ_SINGLY = 4
 # The part of the time that comparing the whole pool may take; a larger one if something was probably missed.
 _LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
 _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
@@ -209,7 +207,7 @@ class QueueSync:
             try:
                 if self._quotas_stale:
                     await self._read_quotas()
-                found = await self._read(run_ids)
+                found = await self._pool.runs_by_id(map(UUID, run_ids))
                 await self._intake.take_in_all(found, started)
                 for run in found:
                     self._read_again_if_older(run)
@@ -248,16 +246,6 @@ class QueueSync:
     def _hurry(self, run_id: str) -> None:
         self.doubt(run_id)
         self._urgent.set()
-
-    async def _read(self, run_ids: set[str]) -> list[FlowRun]:
-        async def read_one(run_id: str) -> FlowRun | None:
-            with suppress(ObjectNotFound):
-                return await self._client.read_flow_run(UUID(run_id))
-            return None
-
-        if len(run_ids) > _READ_SINGLY:
-            return await self._pool.runs_by_id(map(UUID, run_ids))
-        return [run for run in await asyncio.gather(*map(read_one, run_ids)) if run is not None]
 
     async def _read_quotas(self) -> None:
         self._quotas_stale = False

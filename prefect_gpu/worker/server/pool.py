@@ -31,6 +31,8 @@ from prefect_gpu.worker.server.states import CLAIMED
 
 T = TypeVar("T")
 _CACHED_S = 10.0
+# So many runs are read one by one, which is quicker; more are read with one query.
+_READ_SINGLY = 4
 _MOST_CACHED = 1000
 
 
@@ -57,7 +59,7 @@ class PoolView:
         self._client = client
         self._pool_name = pool_name
         self._queue_names = sorted(queue_names)
-        self._lists = RunLists(client, self._due_runs, logger)
+        self._lists = RunLists(client, logger)
         self._deployments: dict[UUID, tuple[float, DeploymentResponse]] = {}
         self._flows: dict[UUID, Flow] = {}
 
@@ -88,7 +90,8 @@ class PoolView:
 
     async def runs_by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
         """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
-        return await self._lists.by_id(run_ids)
+        ids = list(run_ids)
+        return await (self._lists.by_id(ids) if len(ids) > _READ_SINGLY else self._lists.singly(ids))
 
     async def runs_in_state(self, *types: StateType) -> list[FlowRun]:
         """All runs of the pool in one of the state types."""
@@ -163,10 +166,6 @@ class PoolView:
         return self._lists.in_state(
             chosen, types, work_pool_filter=self._is_ours, work_queue_filter=self._in_our_queues
         )
-
-    async def _due_runs(self) -> list[FlowRun]:
-        found = await self._client.get_scheduled_flow_runs_for_work_pool(self._pool_name, self._queue_names)
-        return [one.flow_run for one in found]
 
 
 def _is_active(flow_run: FlowRun) -> bool:

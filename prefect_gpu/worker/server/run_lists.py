@@ -1,17 +1,19 @@
 """Lists of runs, also where Prefect cannot write one of them down.
 
-Prefect's server writes lists with orjson, which knows no integer beyond 64 bits. One run whose parameters or job
-variables have such a number makes it answer 500 to each question whose answer has that run in it, for every pool and
-page (PrefectHQ/prefect issue 15031). The run itself is well: it is read by its id, and trains like any other.
+Prefect's server takes in runs that it cannot write into a list, and then answers 500 to each question whose answer has
+one of them in it, for every pool and page (PrefectHQ/prefect issue 15031). An integer beyond 64 bits, wherever in a
+run, does that; such a run is read by its id, and trains like any other. Those that cannot be read by their ids either
+are in :mod:`.unreadable`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import suppress
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
@@ -25,10 +27,11 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import get_current_settings
 
-from prefect_gpu.sendable import beyond_64_bits
+from prefect_gpu.worker.server.unreadable import in_short, is_about_a_run, of, read_run
 
 _PAGE = 200
 _SERVER_ERROR = 500
+_TRIES = 3  # of a list: more such runs may have come since the first
 
 
 def page_size() -> int:
@@ -43,14 +46,11 @@ class RunLists:
     """Asks one Prefect server for lists of runs.
 
     Args:
-        due: Gives runs that are due, by the question that Prefect answers for each run: it writes them otherwise.
         logger: Told of runs that Prefect cannot list.
     """
 
-    def __init__(
-        self, client: PrefectClient, due: Callable[[], Awaitable[Iterable[FlowRun]]], logger: logging.Logger
-    ) -> None:
-        self._client, self._due, self._logger = client, due, logger
+    def __init__(self, client: PrefectClient, logger: logging.Logger) -> None:
+        self._client, self._logger = client, logger
         self._apart: set[UUID] = set()  # runs that no list can have, until they are over
         self._said = False
 
@@ -68,44 +68,49 @@ class RunLists:
         """
         state = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
         chosen = chosen.model_copy(update={"state": state})
-        offset, size, left_out = 0, page_size(), 0
+        offset, size = 0, page_size()
         while True:
-            page, unknown = await self._page(offset, size, chosen, where)
+            page = await self._page(offset, size, chosen, where)
             yield page
-            left_out += unknown
-            if len(page) + unknown < size:
+            if len(page) < size:
                 break
             offset += size
-        if self._apart or left_out:
-            self._say()
-            apart = await self._singly(self._apart)
-            self._apart &= {run.id for run in apart if run.state is None or not run.state.is_final()}
+        if self._apart:
+            apart = await self.singly(self._apart)
+            over = {run.id for run in apart if run.state is not None and run.state.is_final()}
+            self._apart &= {run.id for run in apart} - over
             yield [run for run in apart if run.state is not None and run.state.type in types]
 
     async def by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
-        """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
+        """The runs of those ids, as they are now.
+
+        Those that do not exist (any more) are left out.
+        """
         ids, size = list(run_ids), page_size()
-        found: list[FlowRun] = []
-        for start in range(0, len(ids), size):
-            some = ids[start : start + size]
+        if not ids:
+            return []
+        if len(ids) <= size:
             try:
-                found += await self._client.read_flow_runs(flow_run_filter=_of(some), limit=size)
+                return await self._client.read_flow_runs(flow_run_filter=of(ids), limit=size)
             except PrefectHTTPStatusError as error:
-                if not await self._is_about_a_run(error):
+                if not await is_about_a_run(self._client, error):
                     raise
-                found += await self._singly(some)
-        return found
+                if len(ids) == 1:
+                    return await self.singly(ids)
+        half = min(size, len(ids) // 2)
+        return await self.by_id(ids[:half]) + await self.by_id(ids[half:])
+
+    async def singly(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
+        """:meth:`by_id`, with a question for each. It is the quicker way for a few."""
+        found = await asyncio.gather(*map(self._one, list(run_ids)))
+        return [run for run in found if run is not None]
 
     async def _page(
-        self, offset: int, size: int, chosen: FlowRunFilter, where: dict[str, Any]
-    ) -> tuple[list[FlowRun], int]:
-        """The runs of one page, and how many more belong there that are not known by name either.
-
-        Those are found by halves. They are not due, and this worker did not see them when they were.
-        """
+        self, offset: int, size: int, chosen: FlowRunFilter, where: dict[str, Any], again: int = _TRIES
+    ) -> list[FlowRun]:
         others = FlowRunFilterId(not_any_=cast(Any, list(self._apart)))
         try:
-            page = await self._client.read_flow_runs(
+            return await self._client.read_flow_runs(
                 flow_run_filter=chosen.model_copy(update={"id": others}) if self._apart else chosen,
                 # By id, which never changes: a run that leaves the selection meanwhile shifts no other run out of sight
                 # for longer than until the next look.
@@ -115,54 +120,43 @@ class RunLists:
                 **where,
             )
         except PrefectHTTPStatusError as error:
-            if not await self._is_about_a_run(error):
+            if not again or not await is_about_a_run(self._client, error):
                 raise
-            if await self._sets_more_apart():
-                return await self._page(offset, size, chosen, where)
-            if size == 1:
-                return [], 1
-            half = size // 2
-            first, before = await self._page(offset, half, chosen, where)
-            second, after = await self._page(offset + half, size - half, chosen, where)
-            return first + second, before + after
-        return page, 0
+            self._say()
+            self._apart |= await self._unlisted(await self._ids(chosen, where), where)
+        return await self._page(offset, size, chosen, where, again - 1)
 
-    async def _sets_more_apart(self) -> bool:
-        found = {run.id for run in await self._due() if _is_unlisted(run)}
-        before = len(self._apart)
-        self._apart |= found
-        return len(self._apart) > before
+    async def _ids(self, chosen: FlowRunFilter, where: dict[str, Any]) -> list[UUID]:
+        """Of the runs that are chosen, and of those in the pool's other queues."""
+        told = await in_short(self._client, {"flow_runs": chosen, "work_pools": where.get("work_pool_filter")})
+        return [UUID(run["id"]) for run in told]
 
-    async def _singly(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
-        found = []
-        for run_id in list(run_ids):
-            with suppress(ObjectNotFound):
-                found.append(await self._client.read_flow_run(run_id))
-        return found
+    async def _unlisted(self, ids: list[UUID], where: dict[str, Any]) -> set[UUID]:
+        """Those of the runs that no list can have, found by halves."""
+        size = page_size()
+        if len(ids) <= size:
+            try:
+                await self._client.read_flow_runs(flow_run_filter=of(ids), limit=size, **where)
+            except PrefectHTTPStatusError as error:
+                if error.response.status_code != _SERVER_ERROR:
+                    raise
+                if len(ids) == 1:
+                    return set(ids)
+            else:
+                return set()
+        half = len(ids) // 2
+        return await self._unlisted(ids[:half], where) | await self._unlisted(ids[half:], where)
 
-    async def _is_about_a_run(self, error: PrefectHTTPStatusError) -> bool:
-        """Whether the server fails because of what it has to write: it answers the same question about no run at all.
-
-        Raises:
-            httpx.HTTPError: It answers that neither.
-        """
-        if error.response.status_code != _SERVER_ERROR:
-            return False
-        return not await self._client.read_flow_runs(flow_run_filter=_of([uuid4()]), limit=1)
+    async def _one(self, run_id: UUID) -> FlowRun | None:
+        with suppress(ObjectNotFound):
+            return await read_run(self._client, run_id)
+        return None
 
     def _say(self) -> None:
         if not self._said:
             self._said = True
             self._logger.warning(
-                "Prefect cannot list some of the pool's runs, nor anything with them in it: their parameters or job "
-                "variables have an integer of more than 64 bits (PrefectHQ/prefect issue 15031). The pool is served as "
-                "before. Send such a number as text."
+                "Prefect cannot list some of the pool's runs, nor anything with them in it: they have an integer of "
+                "more than 64 bits, text that is no Unicode, or a label that is no finite number (PrefectHQ/prefect "
+                "issue 15031). The pool is served as before. Send such a number as text."
             )
-
-
-def _is_unlisted(run: FlowRun) -> bool:
-    return beyond_64_bits(run.parameters) or beyond_64_bits(run.job_variables)
-
-
-def _of(run_ids: list[UUID]) -> FlowRunFilter:
-    return FlowRunFilter(id=FlowRunFilterId(any_=cast(Any, run_ids)))

@@ -270,6 +270,22 @@ async def test_a_container_on_a_node_that_is_called_as_this_machine_is_no_proces
     assert prefect.shown[0] == "cancelling"
 
 
+@pytest.mark.parametrize(("pid", "ends"), [(str(2**31), "crashed"), ("9" * 11, "crashed"), ("²", "running")])
+async def test_a_pid_that_somebody_else_has_written_is_none_of_a_process(pid: str, ends: str) -> None:
+    odd = OneRun(Running())
+    odd.run.infrastructure_pid = f"{HOST_PREFIX}{pid}"
+    await finalisation(odd).bury_orphans([odd.as_read()], set())
+    assert odd.shown[0] == ends
+
+
+@pytest.mark.parametrize("delay_s", [10**12, 10**30])
+async def test_a_retry_that_is_put_off_beyond_all_dates_is_put_off_for_long(delay_s: int) -> None:
+    prefect = OneRun(Running(), retries=1)
+    prefect.run.empirical_policy.retry_delay = delay_s
+    outcome, _ = await finalisation(prefect).finalise(prefect.launch(), ExitReport(-9), api_was_away=False)
+    assert (outcome, prefect.shown) == ("crashed", ("scheduled", "AwaitingRetry"))
+
+
 async def test_a_cancellation_is_finished_where_the_process_was() -> None:
     prefect = OneRun(Running(), Cancelling())
     await finalisation(prefect, host_prefix="elsewhere:").cancel_if_ours(prefect.as_read())

@@ -12,6 +12,7 @@ from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch.launch import CONSUMED, SAVED_BEFORE
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.worker.deadlines.promising import PROMISED, promised_before
 from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.time_held import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
 from tests.runtime.launches import launched
@@ -66,11 +67,23 @@ async def test_what_a_run_had_saved_is_known_to_its_next_launch_if_it_was_to_car
         assert taken_before(prefect.as_read()).get(SAVED_BEFORE) == saved
 
 
-@pytest.mark.parametrize("label", ["much", "[1]", "null", '{"device_s": -1, "cost": true, "energy_from": "wind"}', 5])
+_NO_COSTS = (*("much", "[1]", "null", 5), '{"device_s": -1, "cost": true, "energy_from": "wind"}')
+_BEYOND = ("[" * 100_000, f'{{"cost": {10**400}, "saved_step": {10**400}}}')
+
+
+@pytest.mark.parametrize("label", [*_NO_COSTS, *_BEYOND], ids=range(7))
 def test_a_label_that_somebody_else_has_written_is_no_cost(label: object) -> None:
     prefect = OneRun(Scheduled())
     prefect.run.labels = cast(Any, {TOOK: label})
-    assert not taken_before(prefect.as_read()).get(CONSUMED)
+    taken = taken_before(prefect.as_read())
+    assert not taken.get(CONSUMED) and SAVED_BEFORE not in taken
+
+
+@pytest.mark.parametrize("label", [10**400, -1, "a while", True], ids=range(4))
+def test_a_label_that_somebody_else_has_written_is_no_time_and_no_promise(label: object) -> None:
+    prefect = OneRun(Scheduled())
+    prefect.run.labels = cast(Any, {HELD_S: label, PROMISED: label})
+    assert held_before(prefect.as_read()) == 0.0 and promised_before(prefect.as_read()) is None
 
 
 async def test_that_a_run_was_deleted_is_believed_once() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from prefect.client.schemas.objects import FlowRun
 from prefect.events import Event
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled, Suspended
@@ -384,15 +386,14 @@ async def test_a_suspension_that_the_server_announces_before_it_shows_it_is_read
 
     monkeypatch.setattr(queue, "_read_quotas", nothing)
     monkeypatch.setattr(intake, "_suspend", lambda run, flow_run: heard.set())
-    read = prefect.read_flow_run
 
-    async def read_late(run_id: Any) -> Any:
-        reads.append(str(run_id))
+    async def read_late(run_ids: Iterable[UUID]) -> list[FlowRun]:
+        reads.extend(map(str, run_ids))
         if len(reads) == reads_in_vain + 1:
             prefect.states.append(suspended)
-        return await read(run_id)
+        return [prefect.as_read()]
 
-    monkeypatch.setattr(prefect, "read_flow_run", read_late)
+    queue._pool = cast(Any, SimpleNamespace(runs_by_id=read_late))
     resource = {"prefect.resource.id": f"prefect.flow-run.{prefect.run_id}", "prefect.state-type": "PAUSED"}
     following = asyncio.ensure_future(queue.follow_news())
     queue.on_event(Event(event="prefect.flow-run.Suspended", resource=resource, occurred=suspended.timestamp))

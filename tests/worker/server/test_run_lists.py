@@ -18,47 +18,65 @@ from prefect.states import Completed, Running, Scheduled
 
 from prefect_gpu.worker.server import run_lists
 from prefect_gpu.worker.server.run_lists import RunLists
+from prefect_gpu.worker.server.unreadable import UnreadableRun
 from tests.worker.prefect_stand_in import LOGGER
 
 LARGE = {"seed": 2**64}
+HALF = {"name": "\ud800"}
 
 
 class Server:
-    """Prefect's, with its rule: it answers 500 to a question whose answer has a large integer in it."""
+    """Prefect's, with its rules: it answers 500 to a question whose answer has a large integer in it, or half a letter.
+
+    What only asks for ids, or for states, is answered always.
+    """
 
     def __init__(self, runs: list[FlowRun]) -> None:
         self.runs = sorted(runs, key=lambda run: run.id, reverse=True)
         self.broken = False
         self.asked = 0
+        self._client = self  # httpx's, which is asked for ids
 
-    async def read_flow_runs(
-        self, flow_run_filter: FlowRunFilter, limit: int, offset: int = 0, sort: object = None
-    ) -> list[FlowRun]:
-        self.asked += 1
-        found, ids, state = self.runs, flow_run_filter.id, flow_run_filter.state
+    async def post(self, _: str, json: dict[str, Any]) -> httpx.Response:
+        chosen = FlowRunFilter.model_validate(json["flow_runs"])
+        types = {run.id: run.state.type.value for run in self._chosen(chosen) if run.state}
+        found = [{"id": str(run_id), "state_type": kind, "duration": 0.0} for run_id, kind in types.items()]
+        return httpx.Response(200, json=found[json["offset"] :][: json["limit"]])
+
+    def _chosen(self, chosen: FlowRunFilter) -> list[FlowRun]:
+        found, ids, state = self.runs, chosen.id, chosen.state
         if ids is not None and ids.any_ is not None:
             found = [run for run in found if run.id in ids.any_]
         if ids is not None and ids.not_any_:
             found = [run for run in found if run.id not in ids.not_any_]
         if state is not None and state.type is not None:
             found = [run for run in found if run.state and run.state.type in (state.type.any_ or ())]
-        page = found[offset : offset + limit]
+        return found
+
+    async def read_flow_runs(
+        self, flow_run_filter: FlowRunFilter, limit: int, offset: int = 0, sort: object = None
+    ) -> list[FlowRun]:
+        self.asked += 1
+        page = self._chosen(flow_run_filter)[offset : offset + limit]
         if self.broken or any(run.parameters for run in page):
-            request = httpx.Request("POST", "http://prefect/api/flow_runs/filter")
-            raise PrefectHTTPStatusError("500", request=request, response=httpx.Response(500, request=request))
+            raise error_500()
         return page
 
     async def read_flow_run(self, run_id: UUID) -> FlowRun:
         for run in self.runs:
             if run.id == run_id:
+                if run.parameters == HALF:
+                    raise error_500()
                 return run
         raise ObjectNotFound(LookupError(run_id))
 
-    async def due(self) -> list[FlowRun]:
-        return [run for run in self.runs if run.state and run.state.type is StateType.SCHEDULED]
-
     def lists(self) -> RunLists:
-        return RunLists(cast(PrefectClient, self), self.due, LOGGER)
+        return RunLists(cast(PrefectClient, self), LOGGER)
+
+
+def error_500() -> PrefectHTTPStatusError:
+    request = httpx.Request("POST", "http://prefect/api/flow_runs/filter")
+    return PrefectHTTPStatusError("500", request=request, response=httpx.Response(500, request=request))
 
 
 def run(scheduled: bool, parameters: dict[str, Any]) -> FlowRun:
@@ -73,9 +91,7 @@ async def ids(lists: RunLists, *types: StateType) -> list[UUID]:
     kinds=st.lists(st.tuples(st.booleans(), st.sampled_from([{}, {}, {}, LARGE])), max_size=30),
     size=st.integers(1, 8),
 )
-def test_each_run_is_found_once_but_those_that_nobody_could_name(
-    kinds: list[tuple[bool, dict[str, Any]]], size: int
-) -> None:
+def test_each_run_is_found_once(kinds: list[tuple[bool, dict[str, Any]]], size: int) -> None:
     runs = [run(*kind) for kind in kinds]
     server = Server(runs)
     with pytest.MonkeyPatch.context() as patch:
@@ -85,7 +101,7 @@ def test_each_run_is_found_once_but_those_that_nobody_could_name(
             scheduled = asyncio.run(ids(lists, StateType.SCHEDULED))
             assert sorted(scheduled) == sorted(one.id for one in runs if one.state and one.state.is_scheduled())
             every = asyncio.run(ids(lists, StateType.SCHEDULED, StateType.RUNNING))
-            assert sorted(every) == sorted(one.id for one in runs if one.id in scheduled or not one.parameters)
+            assert sorted(every) == sorted(one.id for one in runs)
         named = asyncio.run(lists.by_id([*(one.id for one in runs), uuid4()]))
     assert {one.id for one in named} == {one.id for one in runs}
 
@@ -102,6 +118,18 @@ async def test_what_was_learned_is_forgotten_once_the_run_is_over() -> None:
     assert await ids(lists, StateType.SCHEDULED, StateType.RUNNING) == [small.id]
     server.asked = 0
     assert await ids(lists, StateType.SCHEDULED) == [small.id] and server.asked == 1
+
+
+async def test_a_run_that_cannot_be_read_is_known_by_its_id_and_its_state_and_hides_no_other() -> None:
+    half, small = run(True, HALF), run(True, {})
+    lists = Server([half, small]).lists()
+    for state in (Scheduled(), Running()):
+        half.state = state
+        found = {run.id: run async for page in lists.in_state(FlowRunFilter(), StateType) for run in page}
+        assert found.keys() == {half.id, small.id} and isinstance(found[half.id], UnreadableRun)
+        told = found[half.id].state
+        assert told is not None and told.type is state.type
+        assert {run.id for run in await lists.by_id(found)} == found.keys()
 
 
 async def test_a_server_that_answers_nothing_is_not_asked_for_each_run() -> None:
