@@ -38,21 +38,21 @@ def must_be_sendable(flow: Flow[..., Any], parameters: dict[str, Any]) -> None:
                 f"{name}: NaN and infinity cannot be sent to the pool, because they are no JSON: the run would get "
                 "None. Give a finite number, or None; or text such as 'inf', where the flow calls float() of it."
             )
-        if beyond_64_bits(told):
+        if any(isinstance(one, int) and not _LEAST <= one <= _MOST for one in told):
             raise TypeError(
                 f"{name}: an integer of more than 64 bits cannot be sent to the pool, because Prefect cannot list runs "
                 "that have one. Give it as text, and let the flow call int() of it."
+            )
+        if any(isinstance(one, str) and _is_no_unicode(one) for one in told):
+            raise TypeError(
+                f"{name}: text that is no Unicode cannot be sent to the pool. It may be the name of a file from "
+                "another system: give the file another name."
             )
         if _MASKED in told and any(isinstance(one, (Secret, SecretBytes, SecretStr)) for one in parts):
             raise TypeError(
                 f"{name}: a secret cannot be sent to the pool: the run would get {_MASKED!r}. Give the name of a "
                 "block that has it, and let the flow load the block."
             )
-
-
-def beyond_64_bits(value: Any) -> bool:
-    """Whether it holds an integer that Prefect's server cannot write into a list of runs."""
-    return any(isinstance(one, int) and not _LEAST <= one <= _MOST for one in _parts_of(value))
 
 
 def _parts_of(value: Any) -> list[Any]:
@@ -67,6 +67,15 @@ def _parts_of(value: Any) -> list[Any]:
     return found
 
 
+def _is_no_unicode(text: str) -> bool:
+    """Whether it has half of a surrogate pair. Python puts some into names of files whose bytes it does not know."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def _vanishes(part: Any) -> bool:
     """Whether Prefect sends ``{}`` for it, as for functions and open files, or ``[]``, as for generators used up."""
     if isinstance(part, BaseModel) or is_dataclass(part):
@@ -74,4 +83,4 @@ def _vanishes(part: Any) -> bool:
     return callable(part) or (isinstance(part, Iterator) and not isinstance(part, list))
 
 
-__all__ = ["beyond_64_bits", "must_be_sendable"]
+__all__ = ["must_be_sendable"]

@@ -401,6 +401,7 @@ def test_futures_among_the_parameters_are_waited_for_and_what_cannot_be_sent_is_
         (float("nan"), "NaN and infinity cannot be sent"),  # Prefect would send null
         ({"seeds": [2**64]}, "more than 64 bits .* as text"),  # Prefect would list neither it nor others
         ({"deep": [1.0, float("inf")]}, "NaN and infinity cannot be sent"),
+        ({"deep": {"caf\udce9.csv": 1}}, "no Unicode .* another name"),  # Prefect's client would say so less clearly
         (SecretStr("hush"), r"the run would get '\*{10}'"),
         ([Secret(value="hush")], "Give the name of a block"),
         (threading.Lock(), "this lock cannot be sent"),

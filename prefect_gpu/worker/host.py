@@ -36,7 +36,7 @@ from prefect_gpu.worker.endings.finalisation import Finalisation, is_tried_again
 from prefect_gpu.worker.endings.recording import Recorder
 from prefect_gpu.worker.endings.stuck_claims import StuckClaims
 from prefect_gpu.worker.endings.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
-from prefect_gpu.worker.endings.time_held import keep_what_it_took
+from prefect_gpu.worker.endings.what_it_took import keep_what_it_took
 from prefect_gpu.worker.launching.launcher import Launcher
 from prefect_gpu.worker.launching.run_credentials import RunCredentials
 from prefect_gpu.worker.leadership.leader_election import Leadership

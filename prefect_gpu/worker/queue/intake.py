@@ -32,7 +32,7 @@ from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.deadlines.promising import promised_before
 from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.suspension import is_suspended
-from prefect_gpu.worker.endings.time_held import held_before
+from prefect_gpu.worker.endings.what_it_took import held_before
 from prefect_gpu.worker.nodes.infrastructure import keeps_checkpoints
 from prefect_gpu.worker.server.answers import NotPrefectsAnswerError
 from prefect_gpu.worker.server.asking import Absence

@@ -14,7 +14,7 @@ from prefect_gpu.runtime.launch.launch import CONSUMED, SAVED_BEFORE
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker.deadlines.promising import PROMISED, promised_before
 from prefect_gpu.worker.endings.finalisation import Finalisation
-from prefect_gpu.worker.endings.time_held import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
+from prefect_gpu.worker.endings.what_it_took import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
 from tests.runtime.launches import launched
 from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
 
