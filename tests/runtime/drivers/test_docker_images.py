@@ -16,6 +16,7 @@ from typing import Any
 import docker
 import pytest
 
+from prefect_gpu.runtime.drivers.docker import pulling
 from prefect_gpu.runtime.drivers.docker.containers import ensure_image
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 
@@ -23,12 +24,20 @@ IMAGE = "registry.example/team/image:1"
 
 
 class Engine(ThreadingHTTPServer):
-    """Has no image, and is refused each that it would pull, in the words of a real one."""
+    """Has no image, and is refused each that it would pull, in the words of a real one.
+
+    Attributes:
+        refusals: What it is told of the next ones; after these, it has what it pulls.
+        later: What it is told when it has begun to pull.
+    """
 
     refusal = "unauthorized"
 
     def __init__(self) -> None:
         self.logins: list[str] = []
+        self.refusals: list[str] = []
+        self.later: list[dict[str, str]] = []
+        self.has_image = False
         super().__init__(("127.0.0.1", 0), Request)
 
 
@@ -36,15 +45,35 @@ class Request(BaseHTTPRequestHandler):
     server: Engine
 
     def do_GET(self) -> None:
-        self._answer(404, "No such image")
+        if self.server.has_image:
+            self._write(200, {"Id": "sha256:1", "Config": {}})
+        else:
+            self._answer(404, "No such image")
 
     def do_POST(self) -> None:
         login = json.loads(base64.urlsafe_b64decode(self.headers.get("X-Registry-Auth", "e30=")))
         self.server.logins.append(login.get("password"))
-        self._answer(500, self.server.refusal)
+        if self.server.refusals and (refusal := self.server.refusals.pop(0)):
+            self._answer(500, refusal)
+        elif self.server.later:
+            self._tell(*self.server.later)
+        elif self.server.has_image:
+            self._tell({"status": "Downloaded newer image"})
+        else:
+            self._answer(500, self.server.refusal)
 
     def _answer(self, status: int, message: str) -> None:
-        body = json.dumps({"message": message}).encode()
+        self._write(status, {"message": message})
+
+    def _tell(self, *documents: object) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in [*(json.dumps(one).encode() + b"\r\n" for one in documents), b""]:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def _write(self, status: int, document: object) -> None:
+        body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -106,4 +135,35 @@ def test_an_image_that_must_not_be_pulled_is_not_said_to_have_been(engine: Engin
         with explained(Endpoint("unix:///engine"), f"make a container of {IMAGE}"):
             ensure_image(client, IMAGE, "never")
     assert not engine.logins
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        'Get "https://registry.example/v2/": dial tcp 192.0.2.1:443: connect: connection refused',
+        'Get "https://registry.example/v2/": net/http: request canceled (Client.Timeout exceeded)',
+        "received unexpected HTTP status: 503 Service Unavailable",
+    ],
+)
+def test_a_registry_that_is_away_for_a_moment_is_asked_again(
+    engine: Engine, refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is pulled for has no retry: its first try has not begun."""
+    monkeypatch.setattr(pulling, "_FIRST_PAUSE_S", 0.001)
+    engine.refusals, engine.has_image = [refusal, refusal], True
+    client = docker.DockerClient(f"http://127.0.0.1:{engine.server_port}", version="1.41")
+    assert ensure_image(client, IMAGE, "always").id == "sha256:1"
+    assert len(engine.logins) == 3
+    client.close()
+
+
+def test_what_goes_wrong_while_an_image_comes_is_told(engine: Engine) -> None:
+    """It was said that the image has another name, perhaps."""
+    full = "write /var/lib/docker/tmp/GetImageBlob1: no space left on device"
+    engine.later = [{"status": "Pulling fs layer"}, {"error": full}]
+    client = docker.DockerClient(f"http://127.0.0.1:{engine.server_port}", version="1.41")
+    with pytest.raises(EngineError) as caught, explained(Endpoint("unix:///engine"), f"make a container of {IMAGE}"):
+        ensure_image(client, IMAGE, "missing")
+    assert full in str(caught.value) and "disk is full" in str(caught.value) and len(engine.logins) == 1
     client.close()

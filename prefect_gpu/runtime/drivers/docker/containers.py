@@ -21,6 +21,7 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
 from prefect_gpu.runtime.drivers.docker import fencing, inside, waiting
 from prefect_gpu.runtime.drivers.docker.engine import EngineError
 from prefect_gpu.runtime.drivers.docker.gpus import GpuAccess, gpu_access
+from prefect_gpu.runtime.drivers.docker.pulling import pull_image
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -122,7 +123,7 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
                 ) from None
     if found is None:
         client.api.reload_config()  # who has logged in since the worker started: the SDK reads logins once
-        client.images.pull(name)
+        pull_image(client, name)
         found = client.images.get(name)
     config = found.attrs["Config"]
     environment = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
