@@ -6,6 +6,7 @@ each question whose answer has them in it. What it says to its own pages of a ru
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 from uuid import UUID, uuid4, uuid5
@@ -22,6 +23,7 @@ UNREADABLE = (
     "or a label is no finite number. Submit it again without."
 )
 _SERVER_ERROR = 500
+_AGAIN_S = (0.2, 0.4)  # the server may have had a bad moment, and what is not read is taken for a run without retries
 _MOST = 1000  # runs in one answer: more are refused
 _SOMEWHERE = "unknown"
 
@@ -40,14 +42,17 @@ async def read_run(client: PrefectClient, run_id: UUID) -> FlowRun:
         ObjectNotFound: It does not exist (any more).
         httpx.HTTPError: Prefect does not answer.
     """
-    try:
-        return await client.read_flow_run(run_id)
-    except PrefectHTTPStatusError as error:
-        if not await is_about_a_run(client, error):
-            raise
-        told = await in_short(client, {"flow_runs": of([run_id])})
-        if not told:
-            raise
+    for pause_s in (*_AGAIN_S, None):
+        try:
+            return await client.read_flow_run(run_id)
+        except PrefectHTTPStatusError as error:
+            if not await is_about_a_run(client, error):
+                raise
+            told = await in_short(client, {"flow_runs": of([run_id])})
+            if not told:
+                raise
+        if pause_s is not None:
+            await asyncio.sleep(pause_s)
     kind = StateType(told[0]["state_type"])
     return UnreadableRun(
         id=run_id,

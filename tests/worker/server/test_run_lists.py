@@ -34,6 +34,7 @@ class Server:
     def __init__(self, runs: list[FlowRun]) -> None:
         self.runs = sorted(runs, key=lambda run: run.id, reverse=True)
         self.broken = False
+        self.bad_moments = 0  # questions about one run that are answered with an error
         self.asked = 0
         self._client = self  # httpx's, which is asked for ids
 
@@ -65,7 +66,8 @@ class Server:
     async def read_flow_run(self, run_id: UUID) -> FlowRun:
         for run in self.runs:
             if run.id == run_id:
-                if run.parameters == HALF:
+                self.bad_moments -= 1
+                if run.parameters == HALF or self.bad_moments >= 0:
                     raise error_500()
                 return run
         raise ObjectNotFound(LookupError(run_id))
@@ -130,6 +132,14 @@ async def test_a_run_that_cannot_be_read_is_known_by_its_id_and_its_state_and_hi
         told = found[half.id].state
         assert told is not None and told.type is state.type
         assert {run.id for run in await lists.by_id(found)} == found.keys()
+
+
+async def test_a_bad_moment_of_the_server_makes_no_run_unreadable() -> None:
+    """What is taken for unreadable would have no retries."""
+    whole = run(True, {})
+    server = Server([whole])
+    server.bad_moments = 2
+    assert await server.lists().singly([whole.id]) == [whole]
 
 
 async def test_a_server_that_answers_nothing_is_not_asked_for_each_run() -> None:
