@@ -74,7 +74,7 @@ def forecast(scheduler: Scheduler, now: float, most: int = 200) -> dict[str, Out
         >>> found.start, found.end, found.first_at
         (60.0, 120.0, 300.0)
         >>> found.reason
-        'it needs 1 device on one node, and 1 of 1 are in use'
+        'it needs 1 device on one node, and 1 of 1 is in use'
     """
     return Rehearsal(scheduler, now, most).play()
 

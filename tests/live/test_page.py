@@ -68,10 +68,10 @@ async def test_the_page_and_the_terminal_show_what_the_pool_does(pool: LivePool,
         await expect(seen.locator("dialog")).to_contain_text("Granted virtual-0")
         await seen.keyboard.press("Escape")
         await expect(seen.locator("#running .run")).to_contain_text("Training")
-        await expect(seen.locator("#queue tbody tr")).to_contain_text("1 of 1 are in use")
+        await expect(seen.locator("#queue tbody tr")).to_contain_text("1 of 1 is in use")
         code, text = await status(pool, "--once", "--pool", pool.name)
         assert code == 0 and re.search(rf"virtual-0.*{names[0]}.*training", text), text
-        assert re.search(rf"{names[1]} .*1 of 1 are in use", text), text
+        assert re.search(rf"{names[1]} .*1 of 1 is in use", text), text
         (tmp_path / "go").touch()
         for run in (first, second):
             await pool.until(run, "Completed")

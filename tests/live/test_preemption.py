@@ -185,7 +185,11 @@ async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool
     await eventually(is_out, "the device out of service")
     assert "its fan is loud" in await pool.command("devices")
     waits = await pool.submit("train", job_variables={"gpus": 2})  # it is not refused, as the device may be back
-    assert "out of service" in str((await pool.until(waits, "AwaitingGpu")).message)
+
+    async def told() -> bool:  # the scheduler hears of it a moment after `status` has shown it
+        return "out of service" in str((await pool.until(waits, "AwaitingGpu")).message)
+
+    await eventually(told, "why the next run waits")
     notice.write_text("20")  # so many seconds are left of the machine; the run's checkpoints take less
     await pool.until(run, "AwaitingGpu")
     left = [state.message or "" for state in await pool.history(run)]

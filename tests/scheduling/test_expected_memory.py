@@ -86,7 +86,7 @@ def test_a_run_waits_for_the_large_device_and_says_so_while_others_pass() -> Non
     world.submit("holder", request=asks(gib=80))
     world.submit("large", estimate=needs(60))
     assert world.reason("large") == (
-        "it needs 1 device with 80GiB, judging by earlier runs, on one node, and 1 of 1 are in use"
+        "it needs 1 device with 80GiB, judging by earlier runs, on one node, and 1 of 1 is in use"
     )
     world.submit("small", estimate=needs(2))
     assert world.places == {"holder": "n1", "small": "n0"}, "the same request behind it may pass"

@@ -125,6 +125,7 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
             count = state.device_count - state.free_count
         else:
             count = sum(1 for device in usable if not state.is_free(device))
-        return f"it needs {wanted}{where}, and {count} of {len(usable)} are in use{_too_short(line, state)}"
+        are = "is" if count == 1 else "are"
+        return f"it needs {wanted}{where}, and {count} of {len(usable)} {are} in use{_too_short(line, state)}"
 
     return "devices", busy

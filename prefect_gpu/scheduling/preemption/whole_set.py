@@ -381,6 +381,7 @@ def why_it_waits(decision: Decision, line: Line) -> tuple[str, Callable[[], str]
         ends = [ranked[0] for alike, ranked in ranking.alike.items() if not alike.unknown]
         if not ends:
             return words()
-        return f"{words()} by runs that are worth more there now; it waits for {min(ends)[2].label} or another to end"
+        first = min(ends)[2].label
+        return f"{words()}. What trains there is worth more now; it waits for {first} or another to end"
 
     return code, longer

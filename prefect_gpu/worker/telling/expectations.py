@@ -106,8 +106,8 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
 
     Example:
         >>> from datetime import timezone
-        >>> message("1 of 1 are in use", Outlook(240.0, 4000.0, ""), now=0.0, zone=timezone.utc)
-        '1 of 1 are in use. Expected to start at 00:04:00 UTC (in about 4 min) and to end at 01:06.'
+        >>> message("1 of 1 is in use", Outlook(240.0, 4000.0, ""), now=0.0, zone=timezone.utc)
+        '1 of 1 is in use. Expected to start at 00:04:00 UTC (in about 4 min) and to end at 01:06.'
         >>> message("gpus=3 is more than the 2 that a node of this worker has", None, now=0.0)
         'gpus=3 is more than the 2 that a node of this worker has.'
     """

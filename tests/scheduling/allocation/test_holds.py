@@ -18,21 +18,21 @@ TABLE: dict[str, tuple[list[Node], Request | None, Request, str, str]] = {
         asks(),
         asks(),
         "devices",
-        "it needs 1 device on one node, and 1 of 1 are in use",
+        "it needs 1 device on one node, and 1 of 1 is in use",
     ),
     "a gang finds too few free devices": (
         [node("n", 8, 8)],
         asks(),
         asks(2),
         "devices",
-        "it needs 2 devices on one node, and 1 of 2 are in use",
+        "it needs 2 devices on one node, and 1 of 2 is in use",
     ),
     "the free device is too small, and is not counted": (
         [node("n", 8, 80)],
         asks(1, 60),
         asks(1, 40),
         "devices",
-        "it needs 1 device with 40GiB on one node, and 1 of 1 are in use",
+        "it needs 1 device with 40GiB on one node, and 1 of 1 is in use",
     ),
     "the shared device has too little left": (
         [node("n", 8)],
@@ -46,7 +46,7 @@ TABLE: dict[str, tuple[list[Node], Request | None, Request, str, str]] = {
         asks(1, 1),
         asks(1, 4, shares=True),
         "devices",
-        "it needs 1 device with 4GiB on one node, and 1 of 1 are in use",
+        "it needs 1 device with 4GiB on one node, and 1 of 1 is in use",
     ),
     "more devices than any node has": (
         [node("n", 8, 8), node("m", 8)],
@@ -149,7 +149,7 @@ def test_the_story_of_a_job_is_kept_after_its_end() -> None:
     world.end("a", "b")
     assert [sentence for _, sentence in world.state.story("b")] == [
         "submitted",
-        "waits: it needs 1 device on one node, and 1 of 1 are in use",
+        "waits: it needs 1 device on one node, and 1 of 1 is in use",
         "granted n0: n0 is free",
         "ended: its process ended",
     ]

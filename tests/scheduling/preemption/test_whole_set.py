@@ -124,7 +124,7 @@ def test_whoever_waits_is_told_for_whom() -> None:
     world.submit("other", request=wide(1), service_s=200.0)
     world.submit("long", request=wide(2), service_s=90_000.0)
     assert world.held("long") == ["devices"]
-    assert "worth more there now; it waits for run short or another to end" in world.reason("long")
+    assert "What trains there is worth more now; it waits for run short or another to end" in world.reason("long")
 
 
 def test_runs_that_share_a_device_all_go_or_all_stay() -> None:

@@ -248,13 +248,13 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     room.append("n2")
     await holds._show(run_id, hold)
     assert refused == [] and len(written) == 1, "the node has come since"
-    busy = Hold(run_id, "devices", "1 of 1 are in use")
+    busy = Hold(run_id, "devices", "1 of 1 is in use")
     controller.scheduler.state.nodes = {"n2": None}
     controller.coming = lambda job: Coming("another one is asked for")
     await holds._show(run_id, busy)
     controller.coming = lambda job: None
     await holds._show(run_id, busy)
-    assert written[1:] == ["1 of 1 are in use. another one is asked for", "1 of 1 are in use"]
+    assert written[1:] == ["1 of 1 is in use. another one is asked for", "1 of 1 is in use"]
     assert [hold.reason for hold in on_the_page] == written, "also that none is asked for any more"
     room.clear()
     await holds._show(run_id, hold)

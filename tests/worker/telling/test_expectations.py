@@ -32,7 +32,7 @@ from tests.worker.prefect_stand_in import LOGGER, OneRun
 
 NOON = 1_700_000_000.0 // 86400 * 86400 + 12 * 3600
 CET = timezone(timedelta(hours=1), "CET")
-BUSY = "it needs 1 device on one node, and 1 of 1 are in use"
+BUSY = "it needs 1 device on one node, and 1 of 1 is in use"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ BUSY = "it needs 1 device on one node, and 1 of 1 are in use"
     ],
 )
 def test_what_an_owner_reads(outlook: Outlook | None, expected: str) -> None:
-    assert message(BUSY, outlook, NOON, CET) == "It needs 1 device on one node, and 1 of 1 are in use." + expected
+    assert message(BUSY, outlook, NOON, CET) == "It needs 1 device on one node, and 1 of 1 is in use." + expected
 
 
 @pytest.mark.parametrize(
