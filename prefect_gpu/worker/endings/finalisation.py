@@ -27,7 +27,7 @@ from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.endings.suspension import SUSPENDED, suspended_before
 from prefect_gpu.worker.server.asking import Asking
 from prefect_gpu.worker.server.server_clock import ServerClock
-from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, put_back
+from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, bring_back, put_back
 from prefect_gpu.worker.server.unreadable import UnreadableRun, read_run
 
 TIMED_OUT = "TimedOut"
@@ -61,6 +61,10 @@ _NOT_BEGUN = "It had not begun: "  # in that of one whose launch was given up be
 
 async def _nobody(_: str) -> bool:
     return False
+
+
+class _OvertakenError(Exception):
+    """The run came to another state as it was brought back to its queue, and is in that one: look at it again."""
 
 
 class Finalisation:
@@ -108,9 +112,10 @@ class Finalisation:
         self, run: Launch, report: ExitReport, *, api_was_away: bool
     ) -> tuple[Outcome | None, str]:
         while True:
-            finalised = await self.asking.persist_of(run, lambda: self._finalise(run, report, api_was_away))
-            if finalised is not None:
-                return finalised
+            with suppress(_OvertakenError):
+                finalised = await self.asking.persist_of(run, lambda: self._finalise(run, report, api_was_away))
+                if finalised is not None:
+                    return finalised
 
     async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
         """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
@@ -215,10 +220,20 @@ class Finalisation:
         return AwaitingRetry(scheduled_time=self._clock.now() + timedelta(seconds=delay), message=message)
 
     async def _force(self, flow_run: FlowRun, state: State) -> None:
-        if state.type is StateType.SCHEDULED:
-            policy = flow_run.empirical_policy.model_copy(update={"retry_type": "reschedule", "resuming": False})
-            await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
-        await self._client.set_flow_run_state(flow_run.id, state, force=True)
+        """Bring the run to a state. It waits again only if it still is as it was read.
+
+        Raises:
+            _OvertakenError: It is not: its user has cancelled it just now, say.
+        """
+        if state.type is not StateType.SCHEDULED:
+            await self._client.set_flow_run_state(flow_run.id, state, force=True)
+            return
+        policy = flow_run.empirical_policy.model_copy(update={"retry_type": "reschedule", "resuming": False})
+        await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
+        if flow_run.state is None or isinstance(flow_run, UnreadableRun):  # then nobody knows the state's id
+            await self._client.set_flow_run_state(flow_run.id, state, force=True)
+        elif not await bring_back(self._client, flow_run.id, state, flow_run.state):
+            raise _OvertakenError
 
     async def give_way(self, run: Launch, reason: str) -> FlowRun | None:
         """Let a run that was stopped wait again, from where it was. Its retries are left to it: this is none.
@@ -257,10 +272,13 @@ class Finalisation:
                 await self._force(flow_run, waits)
             return await read_run(self._client, flow_run.id)
 
-        try:
-            return await self.asking.persist_of(run, work)
-        except ObjectNotFound:
-            return None
+        while True:
+            try:
+                return await self.asking.persist_of(run, work)
+            except _OvertakenError:
+                continue
+            except ObjectNotFound:
+                return None
 
     async def give_back(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """Return a run to its queue that an earlier worker claimed but never started.
@@ -291,6 +309,8 @@ class Finalisation:
             if flow_run is None or flow_run.state is None:
                 return None
             outcome, message = await self._brought_to_its_end(run, ExitReport(returncode=None), api_was_away=False)
+        except _OvertakenError:
+            return await self.give_back(run)
         except ObjectNotFound:
             return None
         ended_at = self._clock.of(flow_run.state.timestamp) if flow_run.state.is_final() else None
@@ -313,8 +333,10 @@ class Finalisation:
         assert seen.state is not None
         if flow_run.state is None or flow_run.state.id != seen.state.id or str(seen.id) in launched:
             return False
-        await self._give_back(flow_run, "Its claim came to nothing; the run had not begun.")
-        return True
+        with suppress(_OvertakenError):
+            await self._give_back(flow_run, "Its claim came to nothing; the run had not begun.")
+            return True
+        return False
 
     async def _give_back(self, flow_run: FlowRun, message: str) -> None:
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
@@ -376,11 +398,16 @@ class Finalisation:
             anothers = []
             for run_id in left:
                 with suppress(ObjectNotFound):
-                    if not await self.asking.persist(partial(self._bury, run_id, ours)):
+                    if not await self.asking.persist(partial(self._settled, run_id, ours)):
                         anothers.append(run_id)
             left = anothers
             if left:
                 await asyncio.sleep(_ANOTHERS_AGAIN_S)
+
+    async def _settled(self, run_id: UUID, ours: Collection[str]) -> bool:
+        while True:
+            with suppress(_OvertakenError):
+                return await self._bury(run_id, ours)
 
     async def _bury(self, run_id: UUID, ours: Collection[str]) -> bool:
         """Returns whether it is settled: it is not while another worker may do that."""

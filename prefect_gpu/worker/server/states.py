@@ -114,10 +114,35 @@ async def _rename(client: PrefectClient, run_id: UUID, state: State, expected: S
     # the earlier may have been the last to take effect. So what matters is the newest state beside ours.
     if not others or (others[-1].type is expected and history[-1].id == ours):
         return True
+    await _take_back(client, run_id, ours, others[-1])
+    return False
+
+
+async def bring_back(client: PrefectClient, run_id: UUID, state: State, seen: State) -> bool:
+    """Let a run wait again, which Prefect may be forced to.
+
+    Args:
+        state: It is scheduled in.
+        seen: It was in when that was decided.
+
+    Returns:
+        Whether it waits; False if it had come to another state, such as that of a user who cancels it. That one stays.
+    """
+    result = await client.set_flow_run_state(run_id, state, force=True)
+    if result.state is None:
+        return True
+    ours = result.state.id
+    others = [known for known in await client.read_flow_run_states(run_id) if known.id != ours]
+    if not others or others[-1].id == seen.id:
+        return True
+    await _take_back(client, run_id, ours, others[-1])
+    return False
+
+
+async def _take_back(client: PrefectClient, run_id: UUID, ours: UUID, before: State) -> None:
     current = (await client.read_flow_run(run_id)).state
     if current is not None and current.id == ours:
-        await put_back(client, run_id, others[-1])
-    return False
+        await put_back(client, run_id, before)
 
 
 async def put_back(client: PrefectClient, run_id: UUID, state: State) -> None:

@@ -196,6 +196,23 @@ async def test_a_run_that_was_stopped_waits_again_though_its_engine_called_that_
     assert prefect.shown == (("scheduled", "AwaitingGpu") if leaving else ("crashed", "Crashed"))
 
 
+@pytest.mark.parametrize("change", [Cancelling(), Cancelled(), Completed()], ids=lambda state: state.name)
+@pytest.mark.parametrize("way", ["gives way", "crashed", "never began", "is given back"])
+async def test_what_a_user_does_while_a_run_is_brought_back_to_its_queue_counts(way: str, change: State) -> None:
+    """The run was read, and is cancelled before Prefect is told that it waits again."""
+    prefect = OneRun(*([Running()] if way in ("gives way", "crashed") else []), retries=2)
+    ends, run = finalisation(prefect), prefect.launch()
+    prefect.after_read = lambda: prefect.states.append(change)
+    if way == "gives way":
+        assert await ends.give_way(run, "another comes first") is None
+    elif way == "is given back":
+        assert await ends.give_back(run) is None
+    else:
+        run.handle = cast(RunHandle, object())  # its process existed
+        await ends.finalise(run, ExitReport(-9), api_was_away=False)
+    assert prefect.shown[0] in ("cancelling", "cancelled", "completed")
+
+
 @pytest.mark.parametrize("error", ["PrefectHTTPStatusError: Client error '401 Unauthorized'", "ObjectNotFound"])
 async def test_a_run_that_a_gateway_refused_as_it_began_is_started_again(error: str) -> None:
     report = ExitReport(1, tail=("raise PrefectHTTPStatusError", f"prefect.exceptions.{error}"))
