@@ -25,10 +25,12 @@ class Engine:
 
     Attributes:
         trouble: What it answers when it is asked how the container ended, one after the other.
+        kills: What it answers when it is asked to kill the container, one after the other; then it does.
     """
 
     def __init__(self, *trouble: Exception) -> None:
         self.trouble = list(trouble)
+        self.kills: list[Exception] = []
         self.asked = 0
         self.ended = threading.Event()
         self.ended.set()
@@ -41,10 +43,12 @@ class Engine:
         self.asked += 1
         if self.asked > 1 and self.trouble:  # the first time, it says that the container has ended
             raise self.trouble.pop(0)
-        return {"State": {"Running": False, "ExitCode": 3}}
+        return {"State": {"Running": not self.ended.is_set(), "ExitCode": 3}}
 
     def kill(self, *_: object, **__: object) -> None:
-        raise requests.exceptions.ConnectionError("Connection refused")
+        if self.kills:
+            raise self.kills.pop(0)
+        self.ended.set()
 
     def remove_container(self, *_: object, **__: object) -> None:
         return None
@@ -57,19 +61,32 @@ def followed(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return ContainerHandle("run", folder, made, client, None, None, logging.getLogger("tests.away"))
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        APIError("500 Server Error", explanation="context canceled"),
-        requests.exceptions.ChunkedEncodingError("Connection broken: an Engine was killed as it spoke"),
-        requests.exceptions.ConnectionError("Connection refused"),
-    ],
+_ANSWER: Any = SimpleNamespace(status_code=500)
+TROUBLE = (
+    APIError("500 Server Error", response=_ANSWER, explanation="context canceled"),
+    requests.exceptions.ChunkedEncodingError("Connection broken: an Engine was killed as it spoke"),
+    requests.exceptions.ConnectionError("Connection refused"),
 )
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
 async def test_an_engine_in_trouble_is_asked_again_how_a_container_ended(
     trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = await followed(Engine(trouble, trouble), tmp_path, monkeypatch).wait()
     assert report.returncode == 3
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+async def test_an_engine_in_trouble_is_told_again_to_end_a_container(
+    trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has saved to give way does nothing more, and holds its device until it is ended."""
+    engine = Engine()
+    engine.ended.clear()
+    engine.kills = [trouble, trouble]
+    await followed(engine, tmp_path, monkeypatch).stop(0)
+    assert engine.ended.is_set() and not engine.kills
 
 
 async def test_a_worker_that_ends_waits_for_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +109,7 @@ async def test_whoever_waits_for_an_engine_leaves_others_their_threads(
     )
     runs = Engine()
     runs.ended.clear()
+    runs.kills = [requests.exceptions.ConnectionError("Connection refused")] * 100_000
     stopped = followed(runs, tmp_path, monkeypatch)
     stopping = asyncio.create_task(stopped.stop(0))
     for _ in range(10):

@@ -43,7 +43,6 @@ _REACHED_AGAIN_S = 2.0
 _ENDS_S = 0.05  # between the end of a container's output and its own
 _NOBODY_SAW = 255  # what an Engine says of a container that was running when the Engine itself was killed
 _POWER_LOST = "Its node lost its power, or its Engine was killed: nobody saw how it ended."
-_UNREACHABLE = (requests.exceptions.ConnectionError, requests.exceptions.Timeout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,11 +231,11 @@ class ContainerHandle(RunHandle):
         while not self._watcher.done():
             try:
                 self._client.api.kill(self._made.container, signal=name)
-            except _UNREACHABLE:
-                time.sleep(_REACHED_AGAIN_S)
+            except (DockerException, requests.exceptions.RequestException) as error:
+                if isinstance(error, APIError) and error.is_client_error():
+                    return  # it has ended, or is about to
+                time.sleep(_REACHED_AGAIN_S)  # the engine is away, or in trouble: the signal may have reached nobody
                 continue
-            except APIError:
-                pass  # it has ended, or is about to
             return
 
     # -- watching ---------------------------------------------------------------------------------------------------
