@@ -50,7 +50,7 @@ _NOWHERE_TO_SAVE = (
     "PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=s3://BUCKET/PREFIX, or leave preemptible out."
 )
 _FEWEST_LOOKS = 3  # before it is believed that a run cannot be read
-_SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
+_KNOWN_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Intake:
         self._logger = logger
         self._seen: defaultdict[str, Seen] = defaultdict(Seen)
         self.refusing: set[str] = set()
-        self._finalised_at: dict[str, float] = {}
+        self._known_at: dict[str, float] = {}  # by run: what was read before that is older than what is known of it
         self._needs_all: deque[str] = deque(maxlen=_REMEMBERED)  # runs that had not the memory that they needed
         self._missing: dict[str, Absence] = {}  # the deployments of runs
         self._unread: Counter[str] = Counter()  # how often waiting runs could not be read
@@ -136,9 +136,10 @@ class Intake:
         state = flow_run.state
         if state is None:
             return
+        if read_at < self._known_at.get(run_id, 0.0):
+            return  # looks and news are read side by side: the run may have come back, and be launched anew, since
+        self._known_at[run_id] = read_at
         launched = self.controller.runs.get(run_id)
-        if launched is None and read_at <= self._finalised_at.get(run_id, 0.0):
-            return  # what was read is older than what we know
         if state.type in (StateType.CANCELLING, StateType.CANCELLED):
             if launched is not None:
                 await self._cancel(launched)
@@ -165,6 +166,8 @@ class Intake:
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
             self._missing.pop(run_id, None)  # it is there: what is missed later on is missed anew
+            if not self._is_newest(run_id, read_at):
+                return
             versions = _versions(flow_run, deployment, self._worker.work_pool)
             job, before = self.controller.scheduler.state.jobs.get(run_id), self._seen.get(run_id, Seen())
             before_s = self._pool.clock.before_s
@@ -192,6 +195,8 @@ class Intake:
             moment = datetime.fromtimestamp(request.deadline_at, timezone.utc)
             request = replace(request, deadline_at=self._pool.clock.of(moment))
         known = await self._known_of(flow_run, deployment, request)
+        if not self._is_newest(run_id, read_at):
+            return
         estimate = self.controller.estimates.submitted(
             run_id, known, request.most_if_elastic, wide=request.grows, batch_sizes=request.batch_sizes
         )
@@ -214,6 +219,10 @@ class Intake:
         )
         if job is None or not _is_as_told(job, event):
             self.controller.handle(event)
+
+    def _is_newest(self, run_id: str, read_at: float) -> bool:
+        """Whether nothing newer became known of a run since it began to be taken in: that it was cancelled, say."""
+        return self._known_at.get(run_id) == read_at and run_id not in self.controller.runs
 
     def _submitted_at(self, flow_run: FlowRun, read_at: float) -> float:
         """The worker's time since when the run waits: a later try waits since the end of the one before."""
@@ -258,7 +267,7 @@ class Intake:
             waiting: All runs that wait; None: they are not known. If they are, missed deployments of other runs are
                 forgotten. So are runs that were refused, and those that another worker has started.
         """
-        self._finalised_at = {run_id: at for run_id, at in self._finalised_at.items() if at > now - _SETTLED_KEPT_S}
+        self._known_at = {run_id: at for run_id, at in self._known_at.items() if at > now - _KNOWN_KEPT_S}
         if waiting is not None:
             self._missing = {run_id: absence for run_id, absence in self._missing.items() if run_id in waiting}
             self._unread = Counter({run_id: looks for run_id, looks in self._unread.items() if run_id in waiting})
@@ -272,12 +281,12 @@ class Intake:
 
     def finalised(self, run_id: str) -> None:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""
-        self._finalised_at[run_id] = CLOCK()
+        self._known_at[run_id] = CLOCK()
         self._forget(run_id)
 
     def waits_again(self, flow_run: FlowRun) -> None:
         """A launch is over, and the run waits as it was read just now."""
-        self._finalised_at[str(flow_run.id)] = CLOCK()
+        self._known_at[str(flow_run.id)] = CLOCK()
         self._seen[str(flow_run.id)].flow_run = flow_run
 
     @property

@@ -108,8 +108,8 @@ class QueueSync:
                 self._stale = True
                 raise
             asked = (StateType.CANCELLING, StateType.PAUSED) if self._controller.runs else (StateType.CANCELLING,)
-            for flow_run in await self._pool.runs_in_state(*asked):
-                await self._intake.take_in(flow_run, started)
+            started = CLOCK()
+            await self._intake.take_in_all(await self._pool.runs_in_state(*asked), started)
             await self._mark_ready()
         return waiting
 

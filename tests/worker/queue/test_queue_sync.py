@@ -67,6 +67,62 @@ async def test_a_run_that_was_settled_since_it_was_read_keeps_its_end() -> None:
     assert prefect.shown[0] == "completed"
 
 
+class Reading:
+    """An intake whose flows a test can let come late.
+
+    Attributes:
+        told: What the scheduler was told.
+        cancelled: The launches that were cancelled.
+    """
+
+    def __init__(self, prefect: OneRun, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.intake, self.told, self.cancelled = an_intake(prefect), list[ev.Event](), list[object]()
+        self.late = asyncio.Event()
+        self.late.set()
+
+        async def flow(_: object) -> Any:
+            await self.late.wait()
+            return SimpleNamespace(name="train")
+
+        async def cancel(run: object) -> None:
+            self.cancelled.append(run)
+
+        pool: Any = SimpleNamespace(serves=lambda _: True, flow=flow, clock=ServerClock())
+        controller: Any = self.intake.controller
+        controller.fleet, controller.handle = Fleet(()), self.told.append
+        monkeypatch.setattr(self.intake, "_pool", pool)
+        monkeypatch.setattr(self.intake, "_cancel", cancel)
+        monkeypatch.setattr(self.intake._worker, "work_pool", SimpleNamespace(base_job_template={}), raising=False)
+
+
+async def test_a_run_that_came_back_since_it_was_read_is_not_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look has read it as it was cancelled. Its user has let it run again, and news of that was quicker."""
+    prefect = OneRun(Running(), Cancelling())
+    reading, read_at, before = Reading(prefect, monkeypatch), time.time(), prefect.as_read()
+    prefect.states += [Cancelled(), Scheduled()]
+    await reading.intake.take_in(prefect.as_read(), read_at + 1.0)
+    assert len(reading.told) == 1
+    reading.intake.controller.runs[prefect.run_id] = prefect.launch()
+    await reading.intake.take_in(before, read_at)
+    assert not reading.cancelled
+    prefect.states.append(Cancelling())
+    await reading.intake.take_in(prefect.as_read(), read_at + 2.0)
+    assert len(reading.cancelled) == 1
+
+
+async def test_a_run_that_is_cancelled_while_it_is_taken_in_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefect = OneRun(Scheduled())
+    reading, read_at = Reading(prefect, monkeypatch), time.time()
+    reading.late.clear()
+    looking = asyncio.create_task(reading.intake.take_in(prefect.as_read(), read_at))
+    await asyncio.sleep(0)
+    prefect.states.append(Cancelled())
+    await reading.intake.take_in(prefect.as_read(), read_at + 1.0)
+    reading.late.set()
+    await looking
+    assert not reading.told and not reading.intake.seen
+
+
 async def test_a_waiting_run_is_read_again_when_it_may_share_by_what_was_learned() -> None:
     intake = an_intake(OneRun(Scheduled()))
     jobs = {
