@@ -128,6 +128,8 @@ class Finalisation:
             if run.stop_reason and run.stop_reason not in (state.message or ""):  # its engine does not know why
                 await self._force(flow_run, Cancelled(message=run.stop_reason))
             return "cancelled", run.stop_reason or state.message or ""
+        if not state.is_final() and await self._claimed_anew(flow_run.id, run.folder.name):
+            return None, "started again since"
         if state.type is StateType.CANCELLING or (run.cancelling and state.type is not StateType.COMPLETED):
             message = f"Cancelled while {within(run.phase)}; its process and all that it started have ended."
             message = f"{run.stop_reason} {message}".strip()
@@ -257,6 +259,8 @@ class Finalisation:
             open_types = (StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED)
             if state is None or not (stopped or state.type in open_types):
                 return None
+            if await self._claimed_anew(flow_run.id, run.folder.name):
+                return None
             if state.type is not StateType.SCHEDULED:
                 policy = flow_run.empirical_policy
                 if policy.retries and flow_run.run_count:  # Prefect counts each start as a try
@@ -345,6 +349,13 @@ class Finalisation:
     async def _claimed_in(self, run_id: UUID, words: str) -> bool:
         """Whether these words are part of the last claim of the run."""
         return words in await self._last_claim(run_id)
+
+    async def _claimed_anew(self, run_id: UUID, folder: str) -> bool:
+        """Whether the run was claimed for another launch after that of this folder.
+
+        Then that launch was settled. Its worker was killed before it could forget it, and the run is another's by now.
+        """
+        return claimed_for(await self._last_claim(run_id)) not in ("", folder)
 
     async def _last_claim(self, run_id: UUID) -> str:
         history = await self._client.read_flow_run_states(run_id)

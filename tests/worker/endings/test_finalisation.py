@@ -196,6 +196,17 @@ async def test_a_run_that_was_stopped_waits_again_though_its_engine_called_that_
     assert prefect.shown == (("scheduled", "AwaitingGpu") if leaving else ("crashed", "Crashed"))
 
 
+@pytest.mark.parametrize("state", [Pending(), Running(name="Training"), Cancelling()], ids=lambda state: state.name)
+async def test_a_run_that_another_worker_has_started_since_is_that_workers(state: State) -> None:
+    """Ours was killed after the run had been brought back to its queue, and before it could remove the record."""
+    theirs = Pending(message=claim_words("another", "the-launch-2"))
+    for retries in (0, 2):
+        prefect = OneRun(Running(), Scheduled(name="AwaitingRetry"), theirs, state, retries=retries)
+        assert await finalised(prefect) is None
+        assert await finalisation(prefect).give_way(prefect.launch(), "another comes first") is None
+        assert prefect.states[-1] is state
+
+
 @pytest.mark.parametrize("change", [Cancelling(), Cancelled(), Completed()], ids=lambda state: state.name)
 @pytest.mark.parametrize("way", ["gives way", "crashed", "never began", "is given back"])
 async def test_what_a_user_does_while_a_run_is_brought_back_to_its_queue_counts(way: str, change: State) -> None:
