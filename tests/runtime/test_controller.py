@@ -414,6 +414,27 @@ async def test_an_error_that_no_driver_should_raise_does_not_keep_the_device(tmp
         assert bench.places == {} and not bench.controller.runs
 
 
+@pytest.mark.parametrize("where", ["a follower", "the host"])
+async def test_an_error_as_a_start_is_told_does_not_keep_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    class Clumsy(Follower):
+        def started(self, launch: Launch) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    async with running(tmp_path) as bench:
+        if where == "the host":
+            monkeypatch.setattr(bench.host, "launched", fail)
+        else:
+            bench.controller.listeners = (Clumsy(),)
+        bench.submit("a")
+        await until(lambda: bench.driver.world)
+        next(iter(bench.driver.world.values())).end(0)
+        await until(lambda: not bench.places)
+        await bench.controller.wait_idle()
+        assert bench.host.said[-1] == "finalise a"
+
+
 async def test_a_run_whose_start_cannot_be_written_down_waits_for_room(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.host = bench.controller._host = bench.controller._launches.host = Patient()
@@ -682,6 +703,24 @@ async def test_a_launch_that_never_came_to_be_is_given_back(tmp_path: Path) -> N
     async with running(tmp_path) as second:
         await second.controller.wait_idle()
         assert second.host.said == ["unlaunched a"] and second.folders == [] and second.places == {}
+
+
+async def test_a_launch_that_cannot_be_given_back_is_left_to_the_next_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody waits for it meanwhile."""
+    async with running(tmp_path) as bench:
+        bench.host.preparing = asyncio.Event()
+        bench.submit("a")
+        await until(lambda: bench.host.said)
+    second = Bench(tmp_path)
+    monkeypatch.setattr(second.host, "unlaunched", fail)
+    await second.controller.start()
+    try:
+        await second.controller.wait_idle()
+        assert not second.controller.runs and len(second.folders) == 1
+    finally:
+        await second.controller.close()
 
 
 async def test_a_launch_of_which_nothing_is_left_has_its_row(tmp_path: Path) -> None:

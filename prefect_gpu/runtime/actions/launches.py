@@ -107,8 +107,7 @@ class Launches:
             return
         launch.attach(*self.followers())
         self._meet(launch)
-        for follower in launch.followers:
-            follower.granted(launch, now)
+        self._each(launch, lambda follower: follower.granted(launch, now))
         self._follow(launch, self._start(launch, Eviction.ahead_of(launch, self.runs.values())))
 
     def _meet(self, launch: Launch) -> None:
@@ -165,13 +164,15 @@ class Launches:
         launch.record.times["launched"] = self.clock()
         launch.record.warm = launch.handle.warm
         self.save(launch)
-        for follower in launch.followers:
-            follower.started(launch)
+        self._each(launch, lambda follower: follower.started(launch))
         if launch.record.placement.cpus != cpus:  # it was made for those that it had before
             self.adjuster.bind(launch)
         if launch.cancelling or launch.eviction is not None:  # that came while the process was being made
             await launch.handle.stop(0)
-        await self.host.launched(launch)
+        try:
+            await self.host.launched(launch)
+        except Exception:  # it runs all the same, and must be followed to its end
+            self.logger.exception("That run %s was launched could not be told", launch.record.name)
         await self._watch(launch)
 
     async def _prepare(self, launch: Launch) -> LaunchSpec:
@@ -287,8 +288,7 @@ class Launches:
             key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
             default="launching",
         )
-        for follower in launch.followers:
-            follower.adopted(launch, self.clock())
+        self._each(launch, lambda follower: follower.adopted(launch, self.clock()))
         status = STATUS_OF_PHASE.get(launch.phase, Status.LAUNCHING)
         submitted = record.times.get("submitted", 0.0)
         self._follow(launch, work)
@@ -328,11 +328,16 @@ class Launches:
 
     async def _return_unlaunched(self, launch: Launch) -> None:
         self.instances.dismiss(launch)
-        ended = await self.host.unlaunched(launch)
-        if ended is not None:
-            outcome, message, at = ended
-            await self._keep(launch, ExitReport(None), self.clock() if at is None else at, outcome, message)
-        self._release(launch)
+        settled = False
+        try:
+            ended = await self.host.unlaunched(launch)
+            if ended is not None:
+                outcome, message, at = ended
+                await self._keep(launch, ExitReport(None), self.clock() if at is None else at, outcome, message)
+            settled = True
+        except Exception:
+            self.logger.exception("Run %s could not be given back; the next worker tries again", launch.record.name)
+        self._release(launch, settled=settled)
 
     def _follow(self, launch: Launch, work: Coroutine[Any, Any, None]) -> None:
         self.runs[launch.run_id] = launch
