@@ -81,7 +81,7 @@ async def test_an_engine_in_trouble_is_asked_again_how_a_container_ended(
 async def test_an_engine_in_trouble_is_told_again_to_end_a_container(
     trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that has saved to give way does nothing more, and holds its device until it is ended."""
+    """A run that has saved to give way would train on, and keep its device."""
     engine = Engine()
     engine.ended.clear()
     engine.kills = [trouble, trouble]

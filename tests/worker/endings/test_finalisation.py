@@ -98,6 +98,15 @@ async def test_a_crash_with_retries_left_whose_answer_is_lost_is_an_attempt_too(
     assert [state.name for state in prefect.states].count("AwaitingRetry") == 1
 
 
+async def test_an_end_that_another_request_came_between_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect answers 409 where its database refuses a state because of what was written at the same time."""
+    prefect = OneRun(Running(), Cancelling())
+    request = httpx.Request("POST", "http://prefect/api")
+    prefect.unreachable = httpx.HTTPStatusError("conflict", request=request, response=httpx.Response(409))
+    monkeypatch.setattr(module.asyncio, "sleep", no_pause)
+    assert await finalised(prefect) == "cancelled" == prefect.shown[0]
+
+
 async def no_pause(seconds: float) -> None:
     """Instead of a pause before Prefect is asked again."""
 
