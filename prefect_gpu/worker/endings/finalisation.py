@@ -27,7 +27,7 @@ from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.endings.suspension import SUSPENDED, suspended_before
 from prefect_gpu.worker.server.asking import Asking
 from prefect_gpu.worker.server.server_clock import ServerClock
-from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, bring_back, put_back
+from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, force_if_unchanged, put_back
 from prefect_gpu.worker.server.unreadable import UnreadableRun, read_run
 
 TIMED_OUT = "TimedOut"
@@ -234,7 +234,7 @@ class Finalisation:
         await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
         if flow_run.state is None or isinstance(flow_run, UnreadableRun):  # then nobody knows the state's id
             await self._client.set_flow_run_state(flow_run.id, state, force=True)
-        elif not await bring_back(self._client, flow_run.id, state, flow_run.state):
+        elif not await force_if_unchanged(self._client, flow_run.id, state, flow_run.state):
             raise _OvertakenError
 
     async def give_way(self, run: Launch, reason: str) -> FlowRun | None:

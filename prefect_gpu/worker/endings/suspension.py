@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from prefect_gpu.runtime.launch.launch import Launch
 from prefect_gpu.training.trial import AT_A_RUNG
-from prefect_gpu.worker.server.states import put_back
+from prefect_gpu.worker.server.states import copy_of, force_if_unchanged
 
 SUSPENDED = "suspended"  # what is said of a launch that ended so
 WORDS = "its user suspended it"
@@ -62,5 +62,5 @@ async def refuse(client: PrefectClient, run: Launch, seen: FlowRun) -> bool:
     # Prefect counts a run's entries into RUNNING as tries, but not of one that is marked as resuming.
     policy = flow_run.empirical_policy.model_copy(update={"resuming": True})
     await client.update_flow_run(seen.id, empirical_policy=policy)
-    await put_back(client, seen.id, before.model_copy(update={"message": REFUSED}))
-    return True
+    refused = copy_of(before.model_copy(update={"message": REFUSED}))
+    return await force_if_unchanged(client, seen.id, refused, flow_run.state)

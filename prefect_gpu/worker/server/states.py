@@ -118,15 +118,15 @@ async def _rename(client: PrefectClient, run_id: UUID, state: State, expected: S
     return False
 
 
-async def bring_back(client: PrefectClient, run_id: UUID, state: State, seen: State) -> bool:
-    """Let a run wait again, which Prefect may be forced to.
+async def force_if_unchanged(client: PrefectClient, run_id: UUID, state: State, seen: State) -> bool:
+    """Bring a run to a state, which Prefect may have to be forced to.
 
     Args:
-        state: It is scheduled in.
-        seen: It was in when that was decided.
+        seen: The state that it was in when that was decided.
 
     Returns:
-        Whether it waits; False if it had come to another state, such as that of a user who cancels it. That one stays.
+        Whether it is in the state; False if it had come to another one, such as that of a user who cancels it. That one
+        stays.
     """
     result = await client.set_flow_run_state(run_id, state, force=True)
     if result.state is None:
@@ -147,7 +147,11 @@ async def _take_back(client: PrefectClient, run_id: UUID, ours: UUID, before: St
 
 async def put_back(client: PrefectClient, run_id: UUID, state: State) -> None:
     """Make an earlier state the current one again, message, result and all."""
-    copy: State = State(
+    await client.set_flow_run_state(run_id, copy_of(state), force=True)
+
+
+def copy_of(state: State) -> State:
+    """An earlier state as a new one: of each state there is only one with its id."""
+    return State(
         type=state.type, name=state.name, message=state.message, data=state.data, state_details=state.state_details
     )
-    await client.set_flow_run_state(run_id, copy, force=True)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import StateType
-from prefect.states import Running, Suspended
+from prefect.states import Cancelled, Running, Suspended
 
 from prefect_gpu.worker.endings import suspension
 from prefect_gpu.worker.endings.suspension import REFUSED, refuse
@@ -34,3 +34,12 @@ async def test_a_run_that_was_resumed_meanwhile_is_left_alone(monkeypatch: pytes
     seen = prefect.as_read()
     prefect.states.append(Running(name="Training"))
     assert not await refuse(cast(PrefectClient, prefect), cast(Any, prefect.launch()), seen)
+
+
+async def test_a_run_that_is_cancelled_meanwhile_stays_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspension, "LEAVES_BY_ITSELF_S", 0.01)
+    prefect = OneRun(Running(), Suspended())
+    seen = prefect.as_read()
+    prefect.after_read = lambda: prefect.states.append(Cancelled())
+    assert not await refuse(cast(PrefectClient, prefect), cast(Any, prefect.launch()), seen)
+    assert prefect.shown[0] == "cancelled"
