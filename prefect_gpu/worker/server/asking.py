@@ -27,7 +27,7 @@ _LONGEST_PAUSE_S = 10.0
 _NOT_FOUND = 404
 # What a gateway or a wrong password says, and not Prefect about a run.
 _OF_A_GATEWAY = (401, 403, 407, 408, 421, 425, 429)
-_CONFLICT = 409  # another request came between, such as one that deletes the run: the next answer says what became of it
+_CONFLICT = 409  # another request came between, one that deletes the run, say: the next answer tells what became of it
 _FEWEST_LOOKS = 3
 
 
