@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.responses import SetStateStatus
-from prefect.states import Running, Scheduled
+from prefect.states import AwaitingRetry, Running, Scheduled
 
 CLAIMED = "Claimed by worker"
 """How the message of a pending run begins that a worker is about to start."""
@@ -65,11 +66,13 @@ async def show_phase(
     await client.update_flow_run(run_id, empirical_policy=policy.model_copy(update={"resuming": True}))
     if still() and await _rename(client, run_id, Running(name=name, message=message), StateType.RUNNING):
         return True
-    # The run left RUNNING in between (a retry within its process, say): its policy must be as that left it.
+    # The run left RUNNING in between: its policy must be as that left it. If it tries again in its process, that was
+    # noted before ours came over it, perhaps; without the note, another worker would start it.
     current = await client.read_flow_run(run_id)
-    await client.update_flow_run(
-        run_id, empirical_policy=current.empirical_policy.model_copy(update={"resuming": False})
-    )
+    change: dict[str, Any] = {"resuming": False}
+    if current.state is not None and current.state.name == AwaitingRetry().name:
+        change["retry_type"] = "in_process"
+    await client.update_flow_run(run_id, empirical_policy=current.empirical_policy.model_copy(update=change))
     return False
 
 

@@ -6,11 +6,13 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State
-from prefect.states import Pending, Running, Scheduled
+from prefect.states import AwaitingRetry, Pending, Running, Scheduled
 
 from prefect_gpu.worker.endings.finalisation import claim_words
-from prefect_gpu.worker.server.states import AWAITING_GPU, GAVE_WAY, claim_was_clean
+from prefect_gpu.worker.server.states import AWAITING_GPU, GAVE_WAY, claim_was_clean, show_phase
+from tests.worker.prefect_stand_in import OneRun
 
 
 class Server:
@@ -63,3 +65,18 @@ async def test_a_claim_over_what_another_worker_has_is_taken_back(overwritten: S
     server = Server(Scheduled(), THEIRS, overwritten, OURS)
     assert not await claim_was_clean(cast(Any, server), uuid4(), "mine")
     assert [(state.name, state.message) for state in server.forced] == [(overwritten.name, overwritten.message)]
+
+
+async def test_a_run_that_tries_again_in_its_process_as_its_phase_is_shown_is_left_to_its_process() -> None:
+    """What is shown is written with the policy that was read before, which came over what the retry had noted."""
+    prefect = OneRun(Running(), retries=2)
+
+    def fails() -> None:
+        prefect.states.append(AwaitingRetry())
+        noted = prefect.run.empirical_policy.model_copy(update={"retry_type": "in_process"})
+        prefect.run = prefect.run.model_copy(update={"empirical_policy": noted})
+
+    prefect.after_read = fails
+    assert not await show_phase(cast(PrefectClient, prefect), prefect.run.id, "Training", still=lambda: False)
+    assert prefect.shown == ("scheduled", "AwaitingRetry")
+    assert prefect.run.empirical_policy.retry_type == "in_process" and not prefect.run.empirical_policy.resuming
