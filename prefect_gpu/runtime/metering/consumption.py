@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prefect_gpu.runtime.clock import Clock
-from prefect_gpu.runtime.launch.launch import CONSUMED, Adjustment, Follower, Launch
+from prefect_gpu.runtime.launch.launch import CONSUMED, Adjustment, Follower, Launch, Suspend
 from prefect_gpu.runtime.metering.prices import Prices
 from prefect_gpu.runtime.telemetry.energy import CpuEnergy, GpuCounter, gpu_energy_j
 from prefect_gpu.scheduling.model.cluster import Device
@@ -95,10 +95,11 @@ class Consumption(Follower):
             self._divide()
 
     def released(self, launch: Launch, at: float, carries_on: bool) -> None:
-        """See :class:`.Follower`. A run that is suspended is forgotten here, and may be resumed."""
+        """See :class:`.Follower`. A run that is suspended is forgotten here, and may be resumed. One that was to stop
+        for another reason and has ended has its row: should it be tried again, what it takes begins anew."""
         if self._held.get(launch.run_id) is launch:
             self.ended(launch, at)
-        if carries_on or launch.eviction is not None:
+        if carries_on or isinstance(launch.eviction, Suspend):
             self._left[launch.run_id] = launch.record.known.get(CONSUMED, {})
             while len(self._left) > _MOST_KEPT:
                 del self._left[next(iter(self._left))]

@@ -12,7 +12,7 @@ from prefect_gpu.runtime.metering.consumption import Consumption
 from prefect_gpu.runtime.metering.prices import Prices
 from prefect_gpu.runtime.telemetry.energy import CpuEnergy
 from prefect_gpu.scheduling.model.cluster import Device, Placement
-from prefect_gpu.scheduling.model.instructions import OpenGate, SetShare
+from prefect_gpu.scheduling.model.instructions import Expire, OpenGate, SetShare
 from prefect_gpu.storage.row import HistoryRow
 from tests.runtime.launches import launched
 
@@ -67,6 +67,17 @@ def test_a_run_alone_has_all_of_its_devices() -> None:
     assert kept.cost == pytest.approx(0.1 + 0.01)
     assert world.consumption.energy_j == {"gpu": 6000.0, "cpu": 0.0}
     assert world.consumption.cost == pytest.approx(0.11)
+
+
+def test_what_a_run_took_whose_time_was_over_is_not_counted_again_when_it_is_tried_again() -> None:
+    world = World()
+    run = world.begin("a", "GPU-1")
+    world.pass_time(100.0)
+    run.eviction = Expire("a", "it has held its devices for as long as it may")
+    assert world.end(run).device_s == 100.0
+    again = world.begin("a", "GPU-1")
+    world.pass_time(10.0)
+    assert world.end(again).device_s == 10.0
 
 
 def test_who_shares_takes_its_part_from_when_it_shares() -> None:
