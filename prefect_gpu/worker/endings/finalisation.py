@@ -49,6 +49,7 @@ _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten sec
 _LONGEST_RESTART_S = 60.0
 _ANOTHERS_AGAIN_S = 30.0  # a worker that was killed counts as online for some more of its heartbeats
 _LONGEST_DELAY_S = 1e9  # of a retry: thirty years. There are no dates for all that a flow may say
+_OVERTAKEN_S = 0.2  # before a run is looked at again that has just come to another state
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
 _LARGEST_PID = 2**22  # that Linux gives; psutil cannot ask for any number that somebody has written there
 _NO_RECORD = (
@@ -235,6 +236,7 @@ class Finalisation:
         if flow_run.state is None or isinstance(flow_run, UnreadableRun):  # then nobody knows the state's id
             await self._client.set_flow_run_state(flow_run.id, state, force=True)
         elif not await force_if_unchanged(self._client, flow_run.id, state, flow_run.state):
+            await asyncio.sleep(_OVERTAKEN_S)  # whoever goes on and on with it must not be raced
             raise _OvertakenError
 
     async def give_way(self, run: Launch, reason: str) -> FlowRun | None:
