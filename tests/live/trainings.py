@@ -326,6 +326,19 @@ def folds() -> None:
         raise ValueError("at the end")
 
 
+@flow
+def leaves_a_child(its_pid: str) -> None:
+    """Trains, and ends before a process that it has forked."""
+    with training_run(steps=1) as run:
+        for _ in run.steps():
+            run.report()
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+        os._exit(0)
+    Path(its_pid).write_text(str(child))
+
+
 def trained(steps: int) -> Iterator[int]:
     """Yields its steps from within its training."""
     with training_run(steps=steps, checkpoint_every=1e-9) as run:
