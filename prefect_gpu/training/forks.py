@@ -4,8 +4,8 @@ Prefect has the end of an interpreter wait for what it still sends. A forked chi
 threads that it is about. At its end it trips over it and exits with code 1, also if its work was done (Prefect 3.8).
 PyTorch takes that for a failure of its worker, and ends the training.
 
-It inherits Prefect's answer to SIGTERM, too: with it, a child that outlives its run, and is then ended, would say of the
-completed run that it has crashed.
+It inherits Prefect's answer to SIGTERM, too: with it, a child that outlives its run, and is then ended, would say of
+the completed run that it has crashed.
 """
 
 from __future__ import annotations
