@@ -6,6 +6,7 @@ import json
 import math
 import operator
 import re
+from numbers import Real
 from typing import Any
 
 
@@ -69,6 +70,11 @@ def number(value: Any, name: str) -> float:
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is a number of Python's own or one of numpy, which counts as a number but not as an ``int``."""
+    return isinstance(value, (int, float)) or (isinstance(value, Real) and hasattr(value, "item"))
+
+
 def is_name(value: Any) -> bool:
     """Whether it is a name that can be part of a file's: letters, digits, - and _."""
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", value) is not None
@@ -88,7 +94,7 @@ def count(value: Any, name: str, *, least: int, remedy: str) -> int:
 
 def seconds(value: Any, name: str, *, remedy: str) -> float:
     """A positive, finite duration in seconds."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+    if _is_number(value) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
         return float(value)
     raise ValueError(f"{name}={value!r} must be a number of seconds above 0: {remedy}")
 
@@ -98,22 +104,26 @@ def features(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     problem = "" if isinstance(value, dict) else "is not a dict"
+    found = {}
     if not problem:
         for key, item in value.items():
+            if _is_number(item) and not isinstance(item, (int, float)):
+                item = item.item()
+            found[key] = item
             if not isinstance(key, str):
                 problem = f"has the key {key!r}, which is no text"
             elif not isinstance(item, (str, int, float, type(None))):
                 problem = f"holds {key}={item!r}, which is neither a number nor a text"
             elif isinstance(item, float) and not math.isfinite(item):
                 problem = f"holds {key}={item!r}, which is not finite"
-        if not problem and len(json.dumps(value)) > 16_384:
+        if not problem and len(json.dumps(found)) > 16_384:
             problem = "is larger than 16 KiB"
     if problem:
         raise ValueError(
             f"features= {problem}: pass a flat dict of numbers and short texts, such as "
             "{'layers': 50, 'dataset_rows': 60000}."
         )
-    return dict(value)
+    return found
 
 
 def metrics(values: dict[str, Any]) -> dict[str, float | None]:

@@ -3,12 +3,16 @@
 Prefect has the end of an interpreter wait for what it still sends. A forked child inherits that wish, without the
 threads that it is about. At its end it trips over it and exits with code 1, also if its work was done (Prefect 3.8).
 PyTorch takes that for a failure of its worker, and ends the training.
+
+It inherits Prefect's answer to SIGTERM, too: with it, a child that outlives its run, and is then ended, would say of
+the completed run that it has crashed.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import signal
 import threading
 from typing import Any
 
@@ -27,6 +31,8 @@ def _forget() -> None:
     """Leave the calls that are about objects of the parent; those of modules, such as of thread pools, stay."""
     calls: list[Any] = getattr(threading, "_threading_atexits", [])
     calls[:] = [call for call in calls if getattr(_called(call), "__self__", None) is None]
+    if getattr(signal.getsignal(signal.SIGTERM), "__module__", "").startswith("prefect."):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _called(call: Any) -> Any:

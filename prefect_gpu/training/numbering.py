@@ -69,6 +69,25 @@ class Numbering:
             self._begun[path] = begun
 
 
+def tries() -> dict[Hashable, int]:
+    """How often the flows and the task that this thread is in have begun, by their ids."""
+    flows, task = _around()
+    runs = [*flows, *([] if task is None else [task.task_run])]
+    return {run.id: run.run_count for run in runs}
+
+
+def is_later_try(now: Mapping[Hashable, int], before: Mapping[Hashable, int]) -> bool:
+    """Whether a flow or a task was tried again since.
+
+    Example:
+        >>> is_later_try({"flow": 1, "task": 2}, {"flow": 1, "task": 1})
+        True
+        >>> is_later_try({"flow": 1, "task": 1}, {"flow": 1})
+        False
+    """
+    return any(count > before.get(run, count) for run, count in now.items())
+
+
 own = Numbering()
 """That of this process."""
 

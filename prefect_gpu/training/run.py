@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import isfinite
@@ -21,8 +21,8 @@ from prefect_gpu.training import checks, numbering
 from prefect_gpu.training.arguments import Arguments
 from prefect_gpu.training.batch import Batch
 from prefect_gpu.training.best import BestKeeper
-from prefect_gpu.training.channel.attachment import Attachment, free_link
-from prefect_gpu.training.channel.link import wait_alone, wait_at_gate
+from prefect_gpu.training.channel.attachment import Attachment, free
+from prefect_gpu.training.channel.link import process_link, wait_alone, wait_at_gate
 from prefect_gpu.training.channel.mailbox import Mailbox
 from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
 from prefect_gpu.training.checkpoints.lost import tell_if_lost
@@ -114,6 +114,7 @@ class TrainingRun:
         self._warned_nonfinite = False
         self._phase: str | None = None
         self._ended = False  # the with block is over
+        self._tries: Mapping[Hashable, int] = {}  # of the flows and the task that it is in
         self._loop_step: int | None = None  # the step that steps() is in, counted from 1
         self._progress = Progress(arguments.steps)
         self._batch = Batch(arguments.batch_size)
@@ -132,14 +133,18 @@ class TrainingRun:
     def __enter__(self) -> TrainingRun:
         if self._phase is not None:
             raise TrainingRunError("This training_run was used before: call training_run() again for another training.")
-        outer = _current.get()
+        link, outer = process_link(), _current.get()
+        self._tries = numbering.tries()
+        for before in (outer, None if link is None else link.owner):
+            if before is not None and numbering.is_later_try(self._tries, before._tries):
+                before._give_up()
         if outer is not None and not outer._ended:
             raise TrainingRunError(
                 "training_run() inside another training_run(): one training at a time. Leave the outer with block "
                 "first, or report both to one run object."
             )
         speak_in_the_run()
-        link, taken = free_link()
+        link, taken = free(link)
         part = numbering.own.next(os.environ.get(ENV_RUN_ID))
         of_run = None if taken else os.environ.get(ENV_CHECKPOINTS)
         place = part_of(of_run, part) if of_run and part else of_run
@@ -179,17 +184,25 @@ class TrainingRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended = True
-        _current.set(None)
-        self._told.progress()
-        if self._trial is not None:
-            self._trial.ended()
+        if self._ended:
+            return
+        if _current.get() is self:
+            _current.set(None)
+        self._give_up()
         if self._trial is not None and error is None and self.stopped == STOPPED:
             with self.saving():  # the device is free from here on
                 self._trial.suspend(os.environ[ENV_RUN_ID], self.step)
         if error is None:
             self._done_in_spite_of_a_suspension()
         self._told.ended(error)
+
+    def _give_up(self) -> None:
+        """It is over, also if nobody has left its block: a generator keeps it open when what reads it has failed."""
+        if not self._ended:
+            self._ended = True
+            self._told.progress()
+            if self._trial is not None:
+                self._trial.ended()
 
     def _done_in_spite_of_a_suspension(self) -> None:
         """Keep Prefect's engine from dropping the result of a run that was done before its suspension came to anything.

@@ -78,6 +78,26 @@ async def test_a_crashed_run_with_retries_left_goes_back_to_the_queue(served: Li
     assert "Crashed" not in [state.name for state in states], "whoever waits for the run would take it for the end"
 
 
+async def test_a_child_that_outlives_its_run_does_not_speak_for_it(served: LivePool, tmp_path: Path) -> None:
+    its_pid = tmp_path / "pid"
+    run_id = await served.submit("leaves_a_child", its_pid=str(its_pid))
+    await served.until(run_id, "Completed")
+
+    async def ended() -> bool:
+        return not psutil.pid_exists(int(its_pid.read_text()))
+
+    await eventually(ended, "the end of the child")
+    assert (await served.read(run_id)).state.is_completed()
+
+
+async def test_a_try_carries_on_from_a_training_that_the_one_before_has_left_open(served: LivePool) -> None:
+    run_id = await served.submit("reads_a_generator")
+    assert (await served.until(run_id, "Completed", "Failed")).is_completed()
+    assert served.noted("from-None")[str(run_id)] == served.noted("from-2")[str(run_id)] == 1
+    [row] = await served.rows([run_id])
+    assert (row.outcome, row.steps_done) == ("completed", 4)
+
+
 async def test_each_training_of_a_run_carries_on_from_its_own_checkpoints(served: LivePool) -> None:
     """Also where Prefect remembers what some, in tasks, have returned, and where all is tried in one process."""
     run_id = await served.submit("folds")

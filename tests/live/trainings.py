@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from prefect import flow, task
@@ -323,6 +324,37 @@ def folds() -> None:
     fold("fourth", 2)
     if Path(os.environ["NOTES"]).read_text().count(f"executed {flow_run.id}\n") == 3:
         raise ValueError("at the end")
+
+
+@flow
+def leaves_a_child(its_pid: str) -> None:
+    """Trains, and ends before a process that it has forked."""
+    with training_run(steps=1) as run:
+        for _ in run.steps():
+            run.report()
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+        os._exit(0)
+    Path(its_pid).write_text(str(child))
+
+
+def trained(steps: int) -> Iterator[int]:
+    """Yields its steps from within its training."""
+    with training_run(steps=steps, checkpoint_every=1e-9) as run:
+        note(f"from-{run.restore(Path.read_text)}")
+        for step in run.steps():
+            run.report(loss=1.0, checkpoint=lambda path: path.write_text(str(run.step)))
+            yield step
+
+
+@flow(retries=1, retry_delay_seconds=0)
+def reads_a_generator() -> None:
+    """Fails after its second step, the first time. Prefect keeps the failure, which keeps the generator open."""
+    steps = trained(4)
+    for step in steps:
+        if step == 1 and flow_run.run_count == 1:
+            raise ValueError("not yet")
 
 
 @flow(retries=1, retry_delay_seconds=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import subprocess
@@ -147,6 +148,16 @@ def test_wrong_arguments_are_named(arguments: dict[str, object]) -> None:
     (name,) = arguments
     with pytest.raises(ValueError, match=name):
         training_run(**arguments)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    features = {"rows": np.int64(5), "dropout": np.float32(0.5)}
+    arguments = training_run(steps=np.int64(3), checkpoint_every=np.int64(600), features=features)._arguments
+    assert json.dumps([arguments.steps, arguments.checkpoint_every, arguments.features]) == (
+        '[3, 600.0, {"rows": 5, "dropout": 0.5}]'
+    )
+    with pytest.raises(ValueError, match="not finite"):
+        training_run(features={"rows": np.float32("inf")})
 
 
 def test_calls_at_the_wrong_time_say_when_the_right_time_is() -> None:

@@ -45,6 +45,7 @@ class LightningReporter(Callback):
         self._loss = loss
         self._checkpoints = checkpoints
         self._losses = LossReader()
+        self._newest: Any = None  # loss, of those that training_step returned
         self._validated = False
         self._over = False
 
@@ -75,7 +76,7 @@ class LightningReporter(Callback):
         loss = None
         if self._loss is None:
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            loss = self._losses.read(loss, last=trainer.is_last_batch)
+            loss = self._newest = self._losses.read(loss, last=trainer.is_last_batch)
         self._report(trainer, loss, {}, offer=self._checkpoints == "step")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -85,7 +86,7 @@ class LightningReporter(Callback):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report what was logged, and offer a checkpoint: the validation of the epoch has been made by now."""
         logged = metrics(trainer.callback_metrics)
-        loss = None
+        loss = self._newest  # once more: what is the best checkpoint is told by a loss beside it
         if self._loss is not None:
             found = trainer.callback_metrics.get(self._loss)
             # The first validation may come after a later epoch (`check_val_every_n_epoch`).

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from prefect_gpu.training.channel.link import EXIT_FLUSH_SECONDS, HEARD_OF_SECONDS, Link, process_link
+from prefect_gpu.training.channel.link import EXIT_FLUSH_SECONDS, HEARD_OF_SECONDS, Link
 from prefect_gpu.training.limits.caps import ran_out
 from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import CHECKPOINT, OUT_OF_MEMORY, PHASE, PROGRESS
@@ -77,9 +77,8 @@ class Attachment:
             self._client.flush(EXIT_FLUSH_SECONDS)
 
 
-def free_link() -> tuple[Link | None, bool]:
+def free(link: Link | None) -> tuple[Link | None, bool]:
     """(This process's link, if a training may have it now; whether another training of this process has it)."""
-    link = process_link()
     if link is None:
         return None, False
     if link.owner is not None and not link.owner._ended:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +33,9 @@ class Owner(Protocol):
     """The training run that a link serves."""
 
     _ended: bool
+    _tries: Mapping[Hashable, int]
+
+    def _give_up(self) -> None: ...
 
     def _detach(self) -> None: ...
 

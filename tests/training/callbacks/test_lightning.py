@@ -97,6 +97,15 @@ def test_the_loss_may_be_what_was_logged(library: dict[str, Any], pool: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("loss", [None, "val_loss"])
+def test_the_best_checkpoint_is_kept_whatever_the_loss_is(library: dict[str, Any], loss: str | None) -> None:
+    with training_run(keep_best=True) as run:
+        library["trainer"](reporter(run, loss=loss)).fit(library["Net"](), library["data"](), library["data"]())
+    kept = run.best(library["torch"].load)
+    assert kept is not None and kept["global_step"] % 5 == 0
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_accumulated_gradients_make_one_step(library: dict[str, Any]) -> None:
     with training_run() as run:
         trainer = library["trainer"](reporter(run), max_epochs=2, accumulate_grad_batches=2)
