@@ -158,16 +158,24 @@ class SlurmDriver(Driver):
             lent.learn_end()
             if self._hub.connected(lent.agent):
                 lent.heard_at = now
-            takes_work = not (lent.ending or lent.pilot.given_back) and now - lent.heard_at < _UNHEARD_S
-            takes_work = takes_work and lent.pilot.job is not None and lent.pilot.job.runs
-            takes_work = takes_work and not (self._plan.one_run and lent.pilot.record.run)
-            takes_work = takes_work and lent.host not in self._supply.drained
-            takes_work = takes_work and lent.pilot.record.shared == self._plan.shared  # else it is an earlier worker's
-            if takes_work:
+            if self._takes_work(lent):
                 open_nodes.append(lent.node)
             else:
                 self.closed_nodes = (*self.closed_nodes, lent.node)
         return tuple(open_nodes)
+
+    def _takes_work(self, lent: Lent) -> bool:
+        """Whether something may be started on a node that Slurm has lent."""
+        pilot = lent.pilot
+        return (
+            not (lent.ending or pilot.given_back)
+            and time.monotonic() - lent.heard_at < _UNHEARD_S
+            and pilot.job is not None
+            and pilot.job.runs
+            and not (self._plan.one_run and pilot.record.run)
+            and lent.host not in self._supply.drained
+            and pilot.record.shared == self._plan.shared  # else it is an earlier worker's
+        )
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`. Allocations are asked for, and given back, as the queue needs them.
@@ -202,7 +210,8 @@ class SlurmDriver(Driver):
 
     def coming(self, run: Wanted) -> Coming | None:
         connecting = bool(self._describing) or not self._lent.keys() <= self._told
-        return coming(run, self._supply, connecting, self._reach.trouble, self._lacking(run))
+        serving = {lent.pilot.name for lent in self._lent.values() if self._takes_work(lent)}
+        return coming(run, self._supply, connecting, serving, self._reach.trouble, self._lacking(run))
 
     def _is_busy(self, pilot: Pilot, busy: Collection[str]) -> bool:
         """Whether something runs in an allocation, or is about to, of which these nodes have something."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from prefect_gpu.runtime.drivers.base import Coming, Wanted
 from prefect_gpu.runtime.drivers.slurm.parts import Part
@@ -23,12 +23,18 @@ _FOR_EVER = {
 
 
 def coming(
-    run: Wanted, supply: Supply, connecting: bool, unreached: str = "", lacking: Sequence[str] = ()
+    run: Wanted,
+    supply: Supply,
+    connecting: bool,
+    serving: Collection[str],
+    unreached: str = "",
+    lacking: Sequence[str] = (),
 ) -> Coming | None:
     """See :meth:`.Driver.coming`.
 
     Args:
         connecting: Whether agents are expected to connect, or have, and the worker does not know their nodes yet.
+        serving: Names of the allocations that take runs. Short ones alone wait for these.
         unreached: Why nodes cannot be reached, in a sentence without a full stop; empty: they can be.
         lacking: Nodes that have fewer devices than the run needs, though their shape asks for enough.
     """
@@ -52,7 +58,8 @@ def coming(
         return Coming(f"Slurm's job {waiting[0].id}, an allocation of the shape {shape.name!r}, waits{why}")
     more = len(ours) < shape.maximum
     short = run.expected_s is not None and run.expected_s < plan.worth_s and not plan.one_run
-    if (more and not (ours and short)) or connecting or any(pilot.job is None for pilot in ours):
+    served = any(one.name in serving for one in ours)
+    if (more and not (served and short)) or connecting or any(pilot.job is None for pilot in ours):
         return Coming(f"Slurm is asked for an allocation of the shape {shape.name!r}")
     if lacking and not more:
         have = f"{lacking[0]} has" if len(lacking) == 1 else f"{', '.join(lacking)} have"

@@ -170,7 +170,7 @@ async def test_after_an_allocation_of_no_use_the_next_one_is_asked_for_later_and
     pilots = supplied.pilots
     pilots.useless(pilots.all["a"], "Node n1.7 has no GPU that can be used")
     assert pilots.all["a"].given_back and await pilots.submit(SHAPE) is None, "Slurm is spared"
-    said = coming(ONE_RUN.waiting[0], supplied, connecting=False)
+    said = coming(ONE_RUN.waiting[0], supplied, connecting=False, serving=())
     assert said is not None and said.possible and "n1.7 has no GPU that can be used" in said.words
 
 
@@ -178,7 +178,7 @@ def test_a_run_is_not_refused_for_want_of_devices_that_its_shape_asks_for(tmp_pa
     """On one node of a GPU the driver has lost one."""
     supplied = make(tmp_path, "RUNNING", "a", "b", "c", "d")
     [run] = ONE_RUN.waiting
-    assert coming(run, supplied, connecting=False) is None, "it waits for those that are busy"
-    said = coming(run, supplied, connecting=False, lacking=["n1.7", "n2.8"])
+    assert coming(run, supplied, connecting=False, serving=()) is None, "it waits for those that are busy"
+    said = coming(run, supplied, connecting=False, serving=(), lacking=["n1.7", "n2.8"])
     assert said is not None and said.possible
     assert "n1.7, n2.8 have fewer GPUs that can be used than it asks for" in said.words
