@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import prefect
 from prefect.events import Event, RelatedResource, emit_event
-from prefect.events.related import object_as_related_resource, tags_as_related_resources
+from prefect.events.related import object_as_related_resource
 from prefect.types import KeyValueLabels
 from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.launch.launch import Follower, Launch
-from prefect_gpu.worker.telling.related import related, related_pool
+from prefect_gpu.worker.telling.related import related, related_pool, related_tags
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun
@@ -30,7 +30,7 @@ class Told(Follower):
         there = {kind: one for kind, one in about.items() if one is not None}
         tags = {tag for one in there.values() for tag in getattr(one, "tags", ())}
         self.about = [object_as_related_resource(kind=kind, role=kind, object=one) for kind, one in there.items()]
-        self.about += tags_as_related_resources(tags)
+        self.about += related_tags(tags)
         self.submitted: Event | None = None
 
 

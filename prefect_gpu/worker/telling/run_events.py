@@ -7,14 +7,13 @@ from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, WorkPool
 from prefect.events import RelatedResource
-from prefect.events.related import tags_as_related_resources
 
 from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.launch.launch import Adjustment, Follower, Launch, Suspend
 from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.scheduling.model.instructions import Finish, Move, SetShare
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.telling.related import related, related_pool
+from prefect_gpu.worker.telling.related import related, related_pool, related_tags
 
 PREFIX = "prefect-gpu.run."
 CORDONED = "prefect-gpu.device.cordoned"
@@ -164,7 +163,7 @@ class RunEvents(Follower):
             return [related("flow-run", run_id, name), pool]
         ids = {"flow": flow_run.flow_id, "deployment": flow_run.deployment_id, "work-queue": flow_run.work_queue_id}
         others = [related(kind, str(one)) for kind, one in ids.items() if one is not None]
-        return [related("flow-run", run_id, name), *others, pool, *tags_as_related_resources(set(flow_run.tags))]
+        return [related("flow-run", run_id, name), *others, pool, *related_tags(flow_run.tags)]
 
 
 def _named(resources: list[RelatedResource], known: dict[str, Any]) -> list[RelatedResource]:
