@@ -85,6 +85,7 @@ async def test_a_run_that_no_list_can_have_trains_and_keeps_nobody_waiting(pool:
     assert "Traceback" not in worker.output
 
 
+@pytest.mark.full
 async def test_a_run_that_prefect_cannot_read_back_is_refused_and_keeps_nobody_waiting(
     pool: LivePool, tmp_path: Path
 ) -> None:
