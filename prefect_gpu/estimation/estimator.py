@@ -192,7 +192,7 @@ class Estimator:
 
 
 def _few(warnings: list[str]) -> list[str]:
-    """A run may have thousands of parameters, each of them odd: nobody reads so many lines, in the log of the run."""
+    """The first of them: each is a line in the log of the run, which may have thousands of odd parameters."""
     more = len(warnings) - _MOST_SAID
     return warnings if more <= 1 else [*warnings[:_MOST_SAID], f"and {more} more of its parameters are odd"]
 

@@ -195,7 +195,7 @@ def _remedy(error: OSError) -> str:
     if error.errno in supervisor.NO_ROOM:
         return "Make room there"
     if isinstance(error, PermissionError):
-        return "Start the worker as the user to whom that belongs"
+        return "Start the worker as its owner"
     return "Mount it so that it can be written" if error.errno == errno.EROFS else "Remove it"
 
 

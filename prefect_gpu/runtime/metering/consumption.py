@@ -95,8 +95,10 @@ class Consumption(Follower):
             self._divide()
 
     def released(self, launch: Launch, at: float, carries_on: bool) -> None:
-        """See :class:`.Follower`. A run that is suspended is forgotten here, and may be resumed. One that was to stop
-        for another reason and has ended has its row: should it be tried again, what it takes begins anew."""
+        """See :class:`.Follower`. A run that is suspended is forgotten here, and may be resumed.
+
+        One that was to stop for another reason and has ended has its row: tried again, it begins anew.
+        """
         if self._held.get(launch.run_id) is launch:
             self.ended(launch, at)
         if carries_on or isinstance(launch.eviction, Suspend):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 import psutil
@@ -29,6 +29,8 @@ from prefect_gpu.worker.server.asking import Asking
 from prefect_gpu.worker.server.server_clock import ServerClock
 from prefect_gpu.worker.server.states import AWAITING_GPU, CLAIMED, GAVE_WAY, force_if_unchanged, put_back
 from prefect_gpu.worker.server.unreadable import UnreadableRun, read_run
+
+T = TypeVar("T")
 
 TIMED_OUT = "TimedOut"
 """The name of the state of a run that has held its devices for as long as it may: Prefect's own, of its timeouts."""
@@ -66,6 +68,13 @@ async def _nobody(_: str) -> bool:
 
 class _OvertakenError(Exception):
     """The run came to another state as it was brought back to its queue, and is in that one: look at it again."""
+
+
+async def _undisturbed(work: Callable[[], Awaitable[T]]) -> T:
+    """What this gives, as soon as no other state comes between reading a run and bringing it to one."""
+    while True:
+        with suppress(_OvertakenError):
+            return await work()
 
 
 class Finalisation:
@@ -112,14 +121,16 @@ class Finalisation:
     async def _brought_to_its_end(
         self, run: Launch, report: ExitReport, *, api_was_away: bool
     ) -> tuple[Outcome | None, str]:
-        while True:
-            with suppress(_OvertakenError):
-                finalised = await self.asking.persist_of(run, lambda: self._finalise(run, report, api_was_away))
-                if finalised is not None:
-                    return finalised
+        return await _undisturbed(
+            lambda: self.asking.persist_of(run, lambda: self._finalise(run, report, api_was_away))
+        )
 
-    async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
-        """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
+    async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str]:
+        """As :meth:`finalise`.
+
+        Raises:
+            _OvertakenError: The run came to another state meanwhile.
+        """
         flow_run = await read_run(self._client, UUID(run.run_id))
         if not isinstance(flow_run, UnreadableRun):
             run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
@@ -187,10 +198,12 @@ class Finalisation:
         reasons = (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE)
         return Counter(state.message for state in history if state.message in reasons)
 
-    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[Outcome, str] | None:
-        """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
+    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[Outcome, str]:
+        """Let the run be crashed, or bring it back to its queue.
 
-        A user may cancel it just now, and an end that somebody else told Prefect must not be overwritten.
+        Raises:
+            _OvertakenError: It is not in the state any more that was read. A user may cancel it just now, and an end
+                that somebody else told Prefect must not be overwritten.
         """
         message = diagnose(report)
         self._logger.warning("Run %s crashed: %s", flow_run.name, message.splitlines()[0])
@@ -201,7 +214,7 @@ class Finalisation:
                 return "crashed", message
         current = (await read_run(self._client, flow_run.id)).state
         if current is not None and flow_run.state is not None and current.id != flow_run.state.id:
-            return None
+            raise _OvertakenError
         await self._force(flow_run, Crashed(message=message))
         return "crashed", message
 
@@ -278,13 +291,10 @@ class Finalisation:
                 await self._force(flow_run, waits)
             return await read_run(self._client, flow_run.id)
 
-        while True:
-            try:
-                return await self.asking.persist_of(run, work)
-            except _OvertakenError:
-                continue
-            except ObjectNotFound:
-                return None
+        try:
+            return await _undisturbed(lambda: self.asking.persist_of(run, work))
+        except ObjectNotFound:
+            return None
 
     async def give_back(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """Return a run to its queue that an earlier worker claimed but never started.
@@ -311,12 +321,10 @@ class Finalisation:
             return None
 
         try:
-            flow_run = await self.asking.persist_of(run, begun)
+            flow_run = await _undisturbed(lambda: self.asking.persist_of(run, begun))
             if flow_run is None or flow_run.state is None:
                 return None
             outcome, message = await self._brought_to_its_end(run, ExitReport(returncode=None), api_was_away=False)
-        except _OvertakenError:
-            return await self.give_back(run)
         except ObjectNotFound:
             return None
         ended_at = self._clock.of(flow_run.state.timestamp) if flow_run.state.is_final() else None
@@ -411,16 +419,12 @@ class Finalisation:
             anothers = []
             for run_id in left:
                 with suppress(ObjectNotFound):
-                    if not await self.asking.persist(partial(self._settled, run_id, ours)):
+                    bury = partial(self._bury, run_id, ours)
+                    if not await self.asking.persist(partial(_undisturbed, bury)):
                         anothers.append(run_id)
             left = anothers
             if left:
                 await asyncio.sleep(_ANOTHERS_AGAIN_S)
-
-    async def _settled(self, run_id: UUID, ours: Collection[str]) -> bool:
-        while True:
-            with suppress(_OvertakenError):
-                return await self._bury(run_id, ours)
 
     async def _bury(self, run_id: UUID, ours: Collection[str]) -> bool:
         """Returns whether it is settled: it is not while another worker may do that."""

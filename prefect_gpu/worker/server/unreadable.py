@@ -23,7 +23,11 @@ UNREADABLE = (
     "or a label is no finite number. Submit it again without."
 )
 _SERVER_ERROR = 500
-_AGAIN_S = (0.2, 0.4)  # the server may have had a bad moment, and what is not read is taken for a run without retries
+_AGAIN_S = (
+    0.2,
+    0.4,
+    0.0,
+)  # the server may have had a bad moment, and what is not read is taken for a run without retries
 _MOST = 1000  # runs in one answer: more are refused
 _SOMEWHERE = "unknown"
 
@@ -42,7 +46,7 @@ async def read_run(client: PrefectClient, run_id: UUID) -> FlowRun:
         ObjectNotFound: It does not exist (any more).
         httpx.HTTPError: Prefect does not answer.
     """
-    for pause_s in (*_AGAIN_S, None):
+    for pause_s in _AGAIN_S:
         try:
             return await client.read_flow_run(run_id)
         except PrefectHTTPStatusError as error:
@@ -51,8 +55,7 @@ async def read_run(client: PrefectClient, run_id: UUID) -> FlowRun:
             told = await in_short(client, {"flow_runs": of([run_id])})
             if not told:
                 raise
-        if pause_s is not None:
-            await asyncio.sleep(pause_s)
+        await asyncio.sleep(pause_s)
     kind = StateType(told[0]["state_type"])
     return UnreadableRun(
         id=run_id,

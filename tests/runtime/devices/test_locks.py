@@ -221,7 +221,7 @@ def test_who_may_only_look_into_the_folder_is_told_so(monkeypatch: pytest.Monkey
             folder.chmod(0o755)
             os.chown(folder, 0, 0)
         done = subprocess.run([sys.executable, "-c", _HOLD, name, "65534"], capture_output=True, text=True)
-    assert "pool.lock cannot be opened: Permission denied. Start the worker as the user to whom" in done.stderr
+    assert "pool.lock cannot be opened: Permission denied. Start the worker as its owner, or name" in done.stderr
 
 
 @pytest.mark.parametrize(("number", "remedy"), [(errno.EROFS, "Mount it"), (errno.ENOSPC, "Make room there")])
