@@ -30,7 +30,7 @@ from prefect_gpu.worker.telling import estimate_words
 from tests.page.scene import Scene, a_run
 from tests.reporting.rows import finished
 from tests.scheduling.prescheduling.test_successor import prepared
-from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
+from tests.worker.prefect_stand_in import OneRun, asking
 
 WORD, PAST, COLOUR, DARK = "Exercising", "exercised", "#123456", "#654321"
 
@@ -124,6 +124,6 @@ async def test_the_message_of_a_cancelled_run_has_them(another: None) -> None:
     prefect = OneRun(Running(), Cancelling())
     launch = prefect.launch()
     launch.phase = "training"
-    finalisation = Finalisation(asking(prefect), HOST_PREFIX, "")
+    finalisation = Finalisation(asking(prefect))
     _, message = await finalisation.finalise(launch, ExitReport(-9), api_was_away=False)
     assert message.startswith(f"Cancelled while {WORD.lower()};")

@@ -32,8 +32,10 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.deadlines.promising import Answer, Promising
-from prefect_gpu.worker.endings.finalisation import Finalisation, is_tried_again
+from prefect_gpu.worker.endings.finalisation import Finalisation
+from prefect_gpu.worker.endings.orphans import Orphans
 from prefect_gpu.worker.endings.recording import Recorder
+from prefect_gpu.worker.endings.settling import is_tried_again
 from prefect_gpu.worker.endings.stuck_claims import StuckClaims
 from prefect_gpu.worker.endings.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
 from prefect_gpu.worker.endings.what_it_took import keep_what_it_took
@@ -122,20 +124,22 @@ class PrefectHost:
         self.asking = Asking(
             self._client, pool.name, str(pool.id), self.logger, believed_after_s=self.settings.deleted_after_seconds
         )
-        self._finalisation = Finalisation(
+        self._finalisation = Finalisation(self.asking, self.pool.clock)
+        self._orphans = Orphans(
             self.asking, self._host_prefix, self.scope, self.pool.clock, partial(other_is_online, self.worker)
         )
         self.intake = Intake(
             self.worker,
             self.pool,
-            self._finalisation,
+            self.asking,
+            self._orphans,
             cancel=self.cancel,
             suspend=self.suspend,
             logger=self.logger,
             settings=self.settings,
             shares_files=self.shares_files,
         )
-        self.claims = StuckClaims(self.pool, self._finalisation, lambda: self.controller.runs, self.logger)
+        self.claims = StuckClaims(self.pool, self.asking, lambda: self.controller.runs)
         self.quota = QuotaReader(self._client, self.settings, self.logger)
         self.queue = QueueSync(
             self.worker,
@@ -439,7 +443,7 @@ class PrefectHost:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await self.asking.persist(lambda: self.pool.runs_in_state(*types))
-        await self._finalisation.bury_orphans(believed, self.controller.runs)
+        await self._orphans.bury(believed, self.controller.runs)
 
 
 def _cores_of(placement: Placement) -> str:

@@ -7,17 +7,19 @@ between, no worker touches such a run any more, and it would stay pending for ev
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Container
-from typing import Any
+from contextlib import suppress
 from uuid import UUID
 
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 
-from prefect_gpu.worker.endings.finalisation import Finalisation, claimed_for
+from prefect_gpu.worker.endings.claims import claimed_for
+from prefect_gpu.worker.endings.settling import OvertakenError, Settling
+from prefect_gpu.worker.server.asking import Asking
 from prefect_gpu.worker.server.pool import PoolView
+from prefect_gpu.worker.server.unreadable import read_run
 
 _LOOK_EVERY_S = 60.0
 _REMEMBERED = 10_000  # launches of this session; a claim of an earlier one is seen to when the session begins
@@ -33,14 +35,14 @@ class StuckClaims:
     def __init__(
         self,
         pool: PoolView,
-        finalisation: Finalisation,
+        asking: Asking,
         launched: Callable[[], Container[str]],
-        logger: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
         self._pool = pool
-        self._finalisation = finalisation
+        self._client = asking.client
+        self._settling = Settling(asking.client, pool.clock, asking.logger)
         self._launched = launched
-        self._logger = logger
+        self._logger = asking.logger
         self._folders: deque[str] = deque(maxlen=_REMEMBERED)
         self._seen: dict[UUID, UUID] = {}  # by run: the state that it was in at the last look
 
@@ -70,8 +72,13 @@ class StuckClaims:
         assert flow_run.state is not None
         return claimed_for(flow_run.state.message or "") in self._folders
 
-    async def _given_back(self, flow_run: FlowRun) -> bool:
-        try:
-            return await self._finalisation.return_claim(flow_run, self._launched())
-        except ObjectNotFound:
-            return False
+    async def _given_back(self, seen: FlowRun) -> bool:
+        """Whether it waits again. It does not if it has come to another state, was deleted, or is launched by now."""
+        assert seen.state is not None
+        with suppress(ObjectNotFound, OvertakenError):
+            flow_run = await read_run(self._client, seen.id)
+            if flow_run.state is None or flow_run.state.id != seen.state.id or str(seen.id) in self._launched():
+                return False
+            await self._settling.give_back(flow_run, "Its claim came to nothing; the run had not begun.")
+            return True
+        return False

@@ -31,7 +31,7 @@ from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
-from prefect_gpu.worker.endings.finalisation import claim_words
+from prefect_gpu.worker.endings.claims import claim_words
 from prefect_gpu.worker.endings.what_it_took import taken_before
 from prefect_gpu.worker.launching.permitted import permitted
 from prefect_gpu.worker.launching.run_credentials import RunCredentials

@@ -30,12 +30,12 @@ from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.deadlines.promising import promised_before
-from prefect_gpu.worker.endings.finalisation import Finalisation
+from prefect_gpu.worker.endings.orphans import Orphans
 from prefect_gpu.worker.endings.suspension import is_suspended
 from prefect_gpu.worker.endings.what_it_took import held_before
 from prefect_gpu.worker.nodes.infrastructure import keeps_checkpoints
 from prefect_gpu.worker.server.answers import NotPrefectsAnswerError
-from prefect_gpu.worker.server.asking import Absence
+from prefect_gpu.worker.server.asking import Absence, Asking
 from prefect_gpu.worker.server.pool import PoolView, is_waiting
 from prefect_gpu.worker.server.unreadable import UNREADABLE, UnreadableRun
 from prefect_gpu.worker.shares.owners import owner_of
@@ -89,7 +89,8 @@ class Intake:
         self,
         worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
-        finalisation: Finalisation,
+        asking: Asking,
+        orphans: Orphans,
         *,
         cancel: Callable[[Launch], Awaitable[None]],
         suspend: Callable[[Launch, FlowRun], None],
@@ -101,7 +102,7 @@ class Intake:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
-        self._finalisation = finalisation
+        self._asking, self._orphans = asking, orphans
         self._cancel = cancel
         self._suspend = suspend
         self._settings = settings or GpuSettings()
@@ -146,7 +147,7 @@ class Intake:
                 return
             self.withdraw(run_id, "it was cancelled")
             if state.type is StateType.CANCELLING:
-                await self._finalisation.cancel_if_ours(flow_run)
+                await self._orphans.cancel_if_ours(flow_run)
             return
         if launched is not None:
             if is_suspended(state):
@@ -181,7 +182,7 @@ class Intake:
             owner = owner_of(request.owner, flow_run, deployment, self._settings.owner_from)
             request = replace(request, owner=owner)
         except ObjectNotFound:
-            missing = self._missing.setdefault(run_id, self._finalisation.asking.absence())
+            missing = self._missing.setdefault(run_id, self._asking.absence())
             if not await missing.is_believed():
                 return  # it is looked at again with the rest of the pool
             message = f"Its deployment {flow_run.deployment_id} no longer exists."

@@ -102,7 +102,7 @@ async def claim_was_clean(client: PrefectClient, run_id: UUID, folder: str) -> b
     if before.type is StateType.SCHEDULED:
         return True
     if pending == len(history) - 1:
-        await put_back(client, run_id, before)
+        await _take_back(client, run_id, history[pending].id, before)
     return False
 
 

@@ -12,14 +12,15 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pe
 
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.endings.finalisation import Finalisation, claim_words
+from prefect_gpu.worker.endings.claims import claim_words
+from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.server import asking as module
 from prefect_gpu.worker.server.server_clock import ServerClock
-from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
+from tests.worker.prefect_stand_in import OneRun, asking
 
 
-def finalisation(prefect: OneRun, scope: str = "", host_prefix: str = HOST_PREFIX) -> Finalisation:
-    return Finalisation(asking(prefect), host_prefix, scope)
+def finalisation(prefect: OneRun) -> Finalisation:
+    return Finalisation(asking(prefect))
 
 
 async def finalised(prefect: OneRun, returncode: int | None = -9, *, cancelling: bool = False) -> str | None:
@@ -161,7 +162,7 @@ async def test_a_run_that_gives_way_waits_by_the_clock_of_the_server() -> None:
     prefect = OneRun(Running())
     clock = ServerClock()
     clock._before_s = clock.before_s - 3600.0
-    await Finalisation(asking(prefect), HOST_PREFIX, clock=clock).give_way(prefect.launch(), "another comes first")
+    await Finalisation(asking(prefect), clock=clock).give_way(prefect.launch(), "another comes first")
     due = prefect.states[-1].state_details.scheduled_time
     assert due is not None and (due - datetime.now(timezone.utc)).total_seconds() < -3000
 
@@ -200,7 +201,7 @@ async def test_a_run_that_was_stopped_waits_again_though_its_engine_called_that_
     prefect = OneRun(Running(), Crashed(message="Execution was aborted by a termination signal."))
     run = prefect.launch()
     run.record.leaving = leaving
-    waits = await Finalisation(asking(prefect), HOST_PREFIX, clock=ServerClock()).give_way(run, "another comes first")
+    waits = await Finalisation(asking(prefect), clock=ServerClock()).give_way(run, "another comes first")
     assert (waits is not None) == bool(leaving), "else it was not we who ended it"
     assert prefect.shown == (("scheduled", "AwaitingGpu") if leaving else ("crashed", "Crashed"))
 
@@ -245,168 +246,12 @@ async def test_a_run_that_vanished_before_it_began_for_no_known_cause_is_crashed
     assert await finalised(OneRun(Pending()), None) == "crashed"
 
 
-# -- runs of which nothing is left --------------------------------------------------------------------------------
-
-
-async def bury(prefect: OneRun, *ours: str) -> None:
-    """Bury the run as it was read, unless something comes between."""
-    read = prefect.as_read()
-    after_read, prefect.after_read = prefect.after_read, None
-    if after_read is not None:
-        after_read()
-    await finalisation(prefect).bury_orphans([read], set(ours))
-
-
-async def test_a_run_of_which_nothing_is_left_is_crashed() -> None:
-    prefect = OneRun(Running())
-    await bury(prefect, prefect.run_id)
-    assert prefect.shown[0] == "running", "it is launched here"
-    await bury(prefect)
-    assert prefect.shown[0] == "crashed"
-
-
-async def test_a_process_of_another_worker_that_is_online_is_that_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its machine may be called as this one is, and its processes have other numbers in a container."""
-    prefect, online, asked = OneRun(Running()), [True, True, False], list[str]()
-
-    async def is_online(name: str) -> bool:
-        asked.append(name)
-        return online.pop(0)
-
-    async def no_pause(seconds: float) -> None:
-        assert prefect.shown[0] == "running"
-
-    monkeypatch.setattr(module.asyncio, "sleep", no_pause)
-    one = Finalisation(asking(prefect), HOST_PREFIX, online=is_online)
-    await one.bury_orphans([prefect.as_read()], set())
-    assert (prefect.shown[0], asked, online) == ("crashed", ["w"] * 3, [])
-
-    prefect, online = OneRun(Running(), Cancelling()), [True, False]
-    one = Finalisation(asking(prefect), HOST_PREFIX, online=is_online)
-    await one.cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelling"
-    await one.cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelled"
-
-
-async def test_a_cancelled_run_of_which_nothing_is_left_is_cancelled() -> None:
-    prefect = OneRun(Running(), Cancelling())
-    await bury(prefect)
-    assert prefect.shown[0] == "cancelled"
-
-
-@pytest.mark.parametrize("container", ["0123456789ab", "999999999999"])
-async def test_a_container_on_a_node_that_is_called_as_this_machine_is_no_process_of_it(container: str) -> None:
-    prefect = OneRun(Running())
-    prefect.run.infrastructure_pid = f"{HOST_PREFIX}{container}"
-    await bury(prefect)
-    assert prefect.shown[0] == "running"
-    prefect = OneRun(Running(), Cancelling())
-    prefect.run.infrastructure_pid = f"{HOST_PREFIX}{container}"
-    await finalisation(prefect).cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelling"
-
-
-@pytest.mark.parametrize(("pid", "ends"), [(str(2**31), "crashed"), ("9" * 11, "crashed"), ("²", "running")])
-async def test_a_pid_that_somebody_else_has_written_is_none_of_a_process(pid: str, ends: str) -> None:
-    odd = OneRun(Running())
-    odd.run.infrastructure_pid = f"{HOST_PREFIX}{pid}"
-    await finalisation(odd).bury_orphans([odd.as_read()], set())
-    assert odd.shown[0] == ends
-
-
 @pytest.mark.parametrize("delay_s", [10**12, 10**30])
 async def test_a_retry_that_is_put_off_beyond_all_dates_is_put_off_for_long(delay_s: int) -> None:
     prefect = OneRun(Running(), retries=1)
     prefect.run.empirical_policy.retry_delay = delay_s
     outcome, _ = await finalisation(prefect).finalise(prefect.launch(), ExitReport(-9), api_was_away=False)
     assert (outcome, prefect.shown) == ("crashed", ("scheduled", "AwaitingRetry"))
-
-
-async def test_a_cancellation_is_finished_where_the_process_was() -> None:
-    prefect = OneRun(Running(), Cancelling())
-    await finalisation(prefect, host_prefix="elsewhere:").cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelling"
-    await finalisation(prefect).cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelled"
-
-
-async def test_a_cancellation_is_finished_by_who_leads_where_the_container_was() -> None:
-    prefect = claimed_for("swarm-1", Running(), Cancelling())
-    prefect.run.infrastructure_pid = "node:0123456789ab"
-    await finalisation(prefect, "swarm-2").cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelling"
-    await finalisation(prefect, "swarm-1").cancel_if_ours(prefect.as_read())
-    assert prefect.shown[0] == "cancelled"
-
-
-@pytest.mark.parametrize("end", [Completed(), Cancelled(), Failed(), Pending()])
-async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan(end: State) -> None:
-    prefect = OneRun(Running())
-    prefect.after_read = lambda: prefect.states.append(end)
-    await bury(prefect)
-    assert prefect.states[-1] is end
-
-
-async def bury_of(prefect: OneRun, scope: str, *ours: str) -> None:
-    read = prefect.as_read()
-    after_read, prefect.after_read = prefect.after_read, None
-    if after_read is not None:
-        after_read()
-    await finalisation(prefect, scope).bury_orphans([read], set(ours))
-
-
-def claimed_for(scope: str, *states: State, retries: int = 0) -> OneRun:
-    """A run that a worker has claimed for an Engine or a Swarm; what Prefect knows of its container is not needed."""
-    prefect = OneRun(retries=retries)
-    prefect.states = [Pending(message=claim_words("w", "folder-1", scope)), *states]
-    prefect.run.infrastructure_pid = None
-    return prefect
-
-
-@pytest.mark.parametrize(
-    ("states", "retries", "becomes"),
-    [
-        ([], 0, ("scheduled", "Scheduled")),
-        ([Running()], 0, ("crashed", "Crashed")),
-        ([Running()], 2, ("scheduled", "AwaitingRetry")),
-        ([Running(), Cancelling()], 2, ("cancelled", "Cancelled")),
-    ],
-    ids=["claimed", "running", "running, with retries", "being cancelled"],
-)
-async def test_who_takes_over_without_records_loses_no_run(
-    states: list[State], retries: int, becomes: tuple[str, str]
-) -> None:
-    prefect = claimed_for("swarm-1", *states, retries=retries)
-    before = prefect.shown
-    await bury_of(prefect, "swarm-2")
-    assert prefect.shown == before, "it runs elsewhere"
-    await bury_of(prefect, "swarm-1", prefect.run_id)
-    assert prefect.shown == before, "it is ours"
-    await bury_of(prefect, "swarm-1")
-    assert prefect.shown == becomes
-
-
-async def test_a_run_that_was_claimed_anew_elsewhere_is_left_to_who_claimed_it() -> None:
-    prefect = claimed_for("swarm-1", Running(), Scheduled(), Pending(message=claim_words("v", "f")), Running())
-    await bury_of(prefect, "swarm-1")
-    assert prefect.shown[0] == "running"
-
-
-@pytest.mark.parametrize("end", [Completed(), Cancelled(), Failed(), Scheduled()])
-async def test_a_run_without_a_record_that_ends_just_now_keeps_its_end(end: State) -> None:
-    prefect = claimed_for("swarm-1", Running())
-    prefect.after_read = lambda: prefect.states.append(end)
-    await bury_of(prefect, "swarm-1")
-    assert prefect.states[-1] is end
-
-
-async def test_a_run_that_ends_while_it_is_looked_at_again_keeps_its_end() -> None:
-    prefect = OneRun(Running())
-    read = prefect.as_read()
-    prefect.after_read = lambda: prefect.states.append(Completed())
-    await finalisation(prefect).bury_orphans([read], set())
-    assert prefect.shown[0] == "completed"
 
 
 @pytest.mark.parametrize(

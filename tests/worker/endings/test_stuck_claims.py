@@ -10,10 +10,10 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Pending, Running, Scheduled
 
-from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.stuck_claims import StuckClaims
 from prefect_gpu.worker.server.pool import PoolView
-from tests.worker.prefect_stand_in import FOLDER, HOST_PREFIX, LOGGER, OneRun, asking
+from prefect_gpu.worker.server.server_clock import ServerClock
+from tests.worker.prefect_stand_in import FOLDER, OneRun, asking
 
 
 class Found:
@@ -22,9 +22,8 @@ class Found:
     def __init__(self, *folders: str) -> None:
         self.prefect = OneRun()
         self.launched = set[str]()
-        pool = cast(PoolView, SimpleNamespace(runs_in_state=self._read))
-        finalisation = Finalisation(asking(self.prefect), HOST_PREFIX)
-        self.stuck = StuckClaims(pool, finalisation, lambda: self.launched, LOGGER)
+        pool = cast(PoolView, SimpleNamespace(runs_in_state=self._read, clock=ServerClock()))
+        self.stuck = StuckClaims(pool, asking(self.prefect), lambda: self.launched)
         for folder in folders:
             self.stuck.note(folder)
 

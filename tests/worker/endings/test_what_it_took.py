@@ -16,7 +16,7 @@ from prefect_gpu.worker.deadlines.promising import PROMISED, promised_before
 from prefect_gpu.worker.endings.finalisation import Finalisation
 from prefect_gpu.worker.endings.what_it_took import HELD_S, TOOK, held_before, keep_what_it_took, taken_before
 from tests.runtime.launches import launched
-from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
+from tests.worker.prefect_stand_in import OneRun, asking
 
 
 @pytest.mark.parametrize("limit_s", [None, 100.0])
@@ -99,7 +99,7 @@ async def test_that_a_run_was_deleted_is_believed_once() -> None:
     run.record.known[CONSUMED] = {"device_s": 1.0}
     await keep_what_it_took(asking(prefect), run)
     assert len(asked) == 3, "not at the first word"
-    ends = Finalisation(asking(prefect), HOST_PREFIX)
+    ends = Finalisation(asking(prefect))
     assert await ends.give_way(run, "it was suspended") is None
     assert (await ends.finalise(run, ExitReport(-9), api_was_away=False))[0] == "cancelled"
     await keep_what_it_took(asking(prefect), run, ends=True)

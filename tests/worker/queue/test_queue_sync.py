@@ -24,7 +24,7 @@ from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
-from prefect_gpu.worker.endings.finalisation import Finalisation
+from prefect_gpu.worker.endings.orphans import Orphans
 from prefect_gpu.worker.queue.holds import Holds
 from prefect_gpu.worker.queue.intake import Intake
 from prefect_gpu.worker.queue.queue_sync import QueueSync
@@ -39,8 +39,9 @@ def an_intake(prefect: OneRun) -> Intake:
 
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
-    finalisation = Finalisation(asking(prefect), HOST_PREFIX)
-    intake = Intake(worker, view, finalisation, cancel=cancel, suspend=lambda run, flow_run: None, logger=LOGGER)
+    ask = asking(prefect)
+    orphans = Orphans(ask, HOST_PREFIX)
+    intake = Intake(worker, view, ask, orphans, cancel=cancel, suspend=lambda run, flow_run: None, logger=LOGGER)
     capability = SimpleNamespace(may_hold=lambda request: True)
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}, capability=capability))
     intake.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
@@ -48,7 +49,7 @@ def an_intake(prefect: OneRun) -> Intake:
 
 
 def a_queue(intake: Intake) -> QueueSync:
-    return QueueSync(intake._worker, intake._pool, intake._finalisation.asking, intake, lane=Lane(), logger=LOGGER)
+    return QueueSync(intake._worker, intake._pool, intake._asking, intake, lane=Lane(), logger=LOGGER)
 
 
 async def test_a_cancellation_that_nobody_else_can_finish_is_finished() -> None:
@@ -202,7 +203,7 @@ async def test_a_deployment_that_is_missed_now_and_then_is_there(monkeypatch: py
     intake, missed, now = an_intake(prefect), [False], [0.0]
     controller: Any = intake.controller
     controller.handle, controller.fleet = lambda event: None, Fleet()
-    intake._finalisation.asking.clock, intake._finalisation.asking.believed_after_s = lambda: now[0], 180.0
+    intake._asking.clock, intake._asking.believed_after_s = lambda: now[0], 180.0
     monkeypatch.setattr("prefect_gpu.worker.queue.intake.read_request", lambda *_, **__: Request())
 
     async def flow(_: object) -> Any:

@@ -95,7 +95,7 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
     worker: Any = SimpleNamespace(client=None, name="w")
     nothing: Any = None
     lane = Lane(clock)
-    intake = Intake(worker, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
+    intake = Intake(worker, nothing, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
     queue = QueueSync(worker, nothing, nothing, intake, lane=lane, logger=LOGGER)
     display = Holds(worker, queue, intake, lane, LOGGER)
     intake.controller = display.controller = nothing or SimpleNamespace(

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State
-from prefect.states import AwaitingRetry, Pending, Running, Scheduled
+from prefect.states import AwaitingRetry, Cancelling, Pending, Running, Scheduled
 
-from prefect_gpu.worker.endings.finalisation import claim_words
+from prefect_gpu.worker.endings.claims import claim_words
 from prefect_gpu.worker.server.states import AWAITING_GPU, GAVE_WAY, claim_was_clean, show_phase
 from tests.worker.prefect_stand_in import OneRun
 
 
 class Server:
-    """Knows one run's history."""
+    """Knows one run's history.
+
+    Attributes:
+        now: The state that the run has come to since its history was read; None: the last one of that.
+    """
 
     def __init__(self, *history: State) -> None:
         self.history = list(history)
+        self.now: State | None = None
         self.forced: list[State] = []
+
+    async def read_flow_run(self, run_id: object) -> Any:
+        return SimpleNamespace(state=self.now or self.history[-1])
 
     async def read_flow_run_states(self, run_id: object) -> list[State]:
         return self.history
@@ -65,6 +74,13 @@ async def test_a_claim_over_what_another_worker_has_is_taken_back(overwritten: S
     server = Server(Scheduled(), THEIRS, overwritten, OURS)
     assert not await claim_was_clean(cast(Any, server), uuid4(), "mine")
     assert [(state.name, state.message) for state in server.forced] == [(overwritten.name, overwritten.message)]
+
+
+async def test_a_claim_that_a_user_cancels_as_it_is_taken_back_is_cancelled() -> None:
+    server = Server(Scheduled(), THEIRS, Running(), OURS)
+    server.now = Cancelling()
+    assert not await claim_was_clean(cast(Any, server), uuid4(), "mine")
+    assert not server.forced
 
 
 async def test_a_run_that_tries_again_in_its_process_as_its_phase_is_shown_is_left_to_its_process() -> None:

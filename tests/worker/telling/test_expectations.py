@@ -173,7 +173,7 @@ class Waits:
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
-        self.intake = Intake(worker, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
+        self.intake = Intake(worker, nothing, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
         queue = QueueSync(worker, nothing, nothing, self.intake, lane=Lane(), logger=LOGGER)
         self.holds = Holds(worker, queue, self.intake, Lane(), LOGGER)
         self.intake.controller = self.holds.controller = nothing or SimpleNamespace(
