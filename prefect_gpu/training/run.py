@@ -112,6 +112,7 @@ class TrainingRun:
         self._best: BestKeeper | None = None
         self._about = arguments.told()
         self._warned_nonfinite = False
+        self._went_through = False  # a loop over steps() has done them all
         self._phase: str | None = None
         self._ended = False  # the with block is over
         self._tries: Mapping[Hashable, int] = {}  # of the flows and the task that it is in
@@ -390,10 +391,16 @@ class TrainingRun:
 
         Calls :meth:`ready` first if that has not been done. Without a total it goes on until the loop breaks. Ends
         early when the controller wants the run to stop; :attr:`stopped` then says why. A restored training that was
-        complete already has no steps left.
+        complete already has no steps left, and a second loop over the same training has none, either: that is logged.
         """
         self.ready()
         done = self.step
+        if self._went_through and done == self.total_steps:
+            logger.warning(
+                "steps() has no steps left: another loop has done all %d. "
+                "Call training_run() again for another training.",
+                done,
+            )
         while self.total_steps is None or done < self.total_steps:
             # A loop that offers checkpoints is stopped by the report that offers one, so that no step is lost.
             self._saver.stop_unsaved(self._mailbox)
@@ -409,6 +416,7 @@ class TrainingRun:
                 self._progress.put(done, None, None, monotonic())
                 if self._mailbox.weight < 1.0 and done != self.total_steps:
                     self._pacer.pause()
+        self._went_through = True
 
     def report(
         self,

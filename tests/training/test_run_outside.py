@@ -115,6 +115,15 @@ def test_a_diverged_training_stops_with_a_remedy(loss: float) -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+def test_a_second_loop_over_a_training_that_is_done_says_that_it_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with training_run(steps=3) as run:
+        assert len(list(run.steps())) == 3 and not caplog.text
+        assert not list(run.steps())
+    assert caplog.messages == [
+        "steps() has no steps left: another loop has done all 3. Call training_run() again for another training."
+    ]
+
+
 def test_a_diverged_training_may_go_on_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with training_run(steps=5, on_nonfinite="warn") as run:
         for _ in run.steps():
