@@ -381,9 +381,7 @@ async def test_a_run_that_is_read_stays_the_same_one_when_the_worker_is_restarte
 
 
 async def test_the_clock_is_read_as_people_read_it(serve: Serve, browser: Browser, complaints: list[str]) -> None:
-    page = await visit(
-        browser, await serve(Scene(time.time(), [])), complaints, locale="en-US", timezone_id="Etc/UTC"
-    )
+    page = await visit(browser, await serve(Scene(time.time(), [])), complaints, locale="en-US", timezone_id="Etc/UTC")
     clock = "async (at) => (await import('/words.js')).clock(at)"
     today = time.time() // 86_400 * 86_400
     assert await page.evaluate(clock, today) == "00:00:00"
