@@ -228,9 +228,7 @@ class _Lines:
             now = (one.state, one.losses[-1] if one.over and one.losses else None)
             if self._said.get(one.id) != now:
                 self._said[one.id] = now
-                code = (
-                    getattr(sys.stdout, "encoding", None) or "utf-8"
-                )  # a name that it lacks must not end the watching
+                code = getattr(sys.stdout, "encoding", None) or "utf-8"  # a name that it lacks ends nothing
                 print(_line(one).encode(code, "replace").decode(code), flush=True)
 
 
