@@ -252,7 +252,13 @@ for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => 
 addEventListener("blur", () => { pressed = false; });
 $("close").addEventListener("click", () => $("run").close());
 $("run").addEventListener("click", (event) => { if (event.target === $("run")) $("run").close(); });
-$("run").addEventListener("close", () => { opened = null; history.replaceState(null, "", " "); });
+$("run").addEventListener("close", () => {
+  // The browser would go back to what had been chosen, which was written anew meanwhile.
+  const from = document.querySelector(`[data-launch="${opened}"]`);
+  (from?.querySelector("button") ?? from)?.focus({ preventScroll: true });
+  opened = null;
+  history.replaceState(null, "", " ");
+});
 lanes.canvas.addEventListener("click", (event) => {
   const box = lanes.at(event.offsetX, event.offsetY);
   if (box) return open(box.run.n);
