@@ -53,15 +53,15 @@ class Phase:
 #: The colours are from the palette of Okabe and Ito, which people with any kind of colour blindness can tell apart; the
 #: green is a lighter one. Training is darker than preparing and saving, so that a printout in grey shows it.
 PHASES = {
-    "launching": Phase("Launching", "#C3C8D1", "#4B5565", "bright_black"),
+    "launching": Phase("Launching", "#C3C8D1", "#4B5565", "bright_black", dark_ink="#FFFFFF"),
     "preparing": Phase("Preparing", "#E69F00", "#D99A1C", "yellow", "prepared", "start, load code and data"),
     "gate": Phase("At the gate", "#CC79A7", "#C777A3", "magenta"),
     "training": Phase("Training", "#0072B2", "#3A97D4", "bold blue", "trained", ink="#FFFFFF", dark_ink="#0D1117"),
     "saving": Phase("Saving", "#56C8A0", "#4BB78F", "green", "saved"),
-    "running": Phase("Running", "#7A7A9A", "#7A7A9A", "blue", detail="reports no phases", ink="#FFFFFF"),
-    "ending": Phase("Ending", "#C8C8C8", "#555D6B", "bright_black"),
+    "running": Phase("Running", "#6A6A8A", "#8888A8", "blue", detail="reports no phases", ink="#FFFFFF"),
+    "ending": Phase("Ending", "#C8C8C8", "#555D6B", "bright_black", dark_ink="#FFFFFF"),
 }
-FAILED = Phase("Failed", "#D55E00", "#EF7B3A", "red", ink="#FFFFFF", dark_ink="#FFFFFF")
+FAILED = Phase("Failed", "#D55E00", "#EF7B3A", "red")
 
 
 def named(name: str) -> str:

@@ -27,6 +27,7 @@ from prefect.client.schemas.filters import (
 from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting.losses import read_losses
 from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.reporting.tables import harmless
 from prefect_gpu.server_needed import server_needed
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Watch(list[Watched]):
         return f'<table><thead><tr>{head}</tr></thead><tbody style="text-align:left">{rows}</tbody></table>'
 
     def __repr__(self) -> str:
-        return "\n".join(f"{one.name}: {_words(one)}" for one in self)
+        return "\n".join(map(_line, self))
 
 
 def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s: float = 1.0) -> Watch:
@@ -227,7 +228,8 @@ class _Lines:
             now = (one.state, one.losses[-1] if one.over and one.losses else None)
             if self._said.get(one.id) != now:
                 self._said[one.id] = now
-                print(f"{one.name}: {_words(one)}", flush=True)
+                code = getattr(sys.stdout, "encoding", None) or "utf-8"  # a name that it lacks ends nothing
+                print(_line(one).encode(code, "replace").decode(code), flush=True)
 
 
 class _Notebook:
@@ -256,6 +258,10 @@ def _id_of(run: Any) -> UUID:
         return found if isinstance(found, UUID) else UUID(str(found))
     except ValueError:
         raise ValueError(f"runs={run!r} is no run: give what `submit` returned, a flow run, or its id.") from None
+
+
+def _line(one: Watched) -> str:
+    return harmless(f"{one.name}: {_words(one)}")
 
 
 def _words(one: Watched) -> str:

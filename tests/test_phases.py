@@ -16,7 +16,7 @@ from prefect_gpu.demo import closing
 from prefect_gpu.demo.board import Board, Seen
 from prefect_gpu.estimation.runs import TRAINING_S, Interval, RunEstimate
 from prefect_gpu.page.app import page_app
-from prefect_gpu.phases import FAILED, PHASES
+from prefect_gpu.phases import FAILED, PHASES, Phase
 from prefect_gpu.reporting import png
 from prefect_gpu.reporting.html import write_html
 from prefect_gpu.reporting.spans import TOLD, build_timeline
@@ -127,3 +127,17 @@ async def test_the_message_of_a_cancelled_run_has_them(another: None) -> None:
     finalisation = Finalisation(asking(prefect))
     _, message = await finalisation.finalise(launch, ExitReport(-9), api_was_away=False)
     assert message.startswith(f"Cancelled while {WORD.lower()};")
+
+
+@pytest.mark.parametrize("phase", [*PHASES.values(), FAILED], ids=lambda phase: phase.word)
+def test_what_is_written_on_a_phase_s_colour_can_be_read(phase: Phase) -> None:
+    """4.5 to 1, as the guidelines for the web want it (WCAG 2, 1.4.3)."""
+
+    def light(colour: str) -> float:
+        parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+
+    for ink, paper in ((phase.ink, phase.colour), (phase.dark_ink, phase.dark)):
+        dark, bright = sorted((light(ink), light(paper)))
+        assert bright / dark >= 4.5, (ink, paper)

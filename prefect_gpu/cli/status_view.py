@@ -226,7 +226,8 @@ def _finished(over: list[dict[str, Any]], ahead_s: float) -> Table:
 
 
 def _clock(moment: float) -> str:
-    return f"{datetime.fromtimestamp(moment):%H:%M:%S}"
+    at, now = datetime.fromtimestamp(moment), datetime.now()
+    return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _short(seconds: float) -> str:

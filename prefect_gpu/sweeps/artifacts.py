@@ -53,17 +53,23 @@ def table(study: optuna.Study, objective: str) -> list[dict[str, Any]]:
         place = order.index(trial.state) if trial.state in order else len(order)
         return place, sign * trial.value if trial.value is not None else 0.0, trial.number
 
-    return [
-        {
+    def row(trial: FrozenTrial) -> dict[str, Any]:
+        begin: dict[str, Any] = {
             "trial": trial.number,
             objective: None if trial.value is None else f"{trial.value:.6g}",
             "state": trial.state.name.lower(),
             "steps": trial.last_step,
-            **{name: f"{value:.4g}" if isinstance(value, float) else value for name, value in trial.params.items()},
-            "run": trial.user_attrs.get("flow_run", ""),
         }
-        for trial in sorted(study.trials, key=rank)[:_MOST_ROWS]
-    ]
+        end = {"run": trial.user_attrs.get("flow_run", "")}
+        params = {  # a parameter may be called as a column is, such as steps, or a kind of loss
+            f"{name} (parameter)" if name in begin or name in end else name: f"{value:.4g}"
+            if isinstance(value, float)
+            else value
+            for name, value in trial.params.items()
+        }
+        return begin | params | end
+
+    return [row(trial) for trial in sorted(study.trials, key=rank)[:_MOST_ROWS]]
 
 
 def parallel_coordinates(study: optuna.Study, objective: str) -> bytes | None:

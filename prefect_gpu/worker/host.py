@@ -37,7 +37,7 @@ from prefect_gpu.worker.endings.orphans import Orphans
 from prefect_gpu.worker.endings.recording import Recorder
 from prefect_gpu.worker.endings.settling import is_tried_again
 from prefect_gpu.worker.endings.stuck_claims import StuckClaims
-from prefect_gpu.worker.endings.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
+from prefect_gpu.worker.endings.suspension import SUSPENDED, WORDS, refuse, suspends_itself
 from prefect_gpu.worker.endings.what_it_took import keep_what_it_took
 from prefect_gpu.worker.launching.launcher import Launcher
 from prefect_gpu.worker.launching.run_credentials import RunCredentials
@@ -335,9 +335,9 @@ class PrefectHost:
 
     async def _refuse_to_suspend(self, run: Launch, flow_run: FlowRun) -> None:
         try:
-            if await self.asking.persist(lambda: refuse(self._client, run, flow_run)):
+            if said := await self.asking.persist(lambda: refuse(self._client, run, flow_run)):
                 await self.controller.instruct(run.run_id, protocol.GO_ON)
-                self._log_for(run).warning("%s", REFUSED)
+                self._log_for(run).warning("%s", said)
         finally:
             run.suspending = False  # its user may suspend it again
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -51,6 +52,12 @@ def a_scene() -> Scene:
     opaque = a_run(4, now - 4, device="virtual-2", over=False, name="opaque", steps=None, loss=None, losses=[])
     over = [a_run(5, now - 60, name="early-bird"), a_run(6, now - 60, name="unlucky", outcome="failed")]
     return Scene(now, [demoted, gate, paused, opaque, *over], [waiting(n, now) for n in range(1, 15)])
+
+
+def test_what_ended_on_another_day_has_its_date(run_cli: InProcess, state: Path) -> None:
+    scene = Scene(time.time(), [a_run(1, 1_000_000_000.0, name="early-bird")])
+    with served(state, scene):
+        assert re.search(r"2001-09-\d\d \d\d:\d\d +early-bird", run_cli("status").stdout)
 
 
 def test_it_shows_devices_runs_the_queue_and_what_has_finished(run_cli: InProcess, state: Path) -> None:

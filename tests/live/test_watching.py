@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 from itertools import count
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from benchmarks._host.served import using
 from prefect_gpu import watch
-from prefect_gpu.watching import Watch, Watched
+from prefect_gpu.watching import Watch, Watched, _Lines
 from prefect_gpu.watching import look as look_now
 from tests.live.pool import LivePool
 
@@ -55,6 +56,13 @@ def test_what_is_no_run_is_refused(wrong: Any) -> None:
 def test_a_run_that_is_in_no_list_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"^runs=.* is no list: .* watch\(\[future\]\)"):
         watch(wrong)
+
+
+def test_a_terminal_is_given_what_it_can_show_and_no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii"))
+    _Lines().show(Watch([Watched(uuid4(), "\N{ROCKET} \x1b[2Jfast", {}, "Training", False)]))
+    assert shown.getvalue() == b"? ?[2Jfast: Training\n"
 
 
 def test_a_notebook_shows_no_markup_of_a_runs(served: LivePool) -> None:

@@ -286,3 +286,115 @@ async def test_a_run_has_an_address_of_its_own(serve: Serve, browser: Browser, c
     await page.evaluate("poolPage.refresh()")
     await expect(page.locator("dialog")).to_be_hidden()
     assert complaints == []
+
+
+ENDLESS = "x" * 200
+REVERSED = "\u202eevil"  # what follows is written from right to left, until somebody ends it
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_names_of_any_kind_leave_the_rest_where_it_belongs(
+    serve: Serve, browser: Browser, complaints: list[str], width: int
+) -> None:
+    now = time.time()
+    runs = [
+        a_run(1, now - 60, name=ENDLESS),
+        a_run(2, now - 9, name=ENDLESS, flow=ENDLESS, over=False),
+        a_run(3, now - 9, name=REVERSED, flow=REVERSED, device="virtual-1", over=False),
+    ]
+    scene = Scene(now, runs, [waiting(n, now) | {"reason": f"others come first: {ENDLESS}"} for n in range(1, 8)])
+    shares = divided()
+    scene.shares = shares | {"rows": shares["rows"] + [shares["rows"][-1] | {"name": f"{n}"} for n in range(300)]}
+    page = await visit(browser, await serve(scene), complaints)
+    await page.set_viewport_size({"width": width, "height": 900})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    inside = "(chip) => chip.getBoundingClientRect().right <= chip.closest('.run').getBoundingClientRect().right"
+    assert await page.locator("#running .chip").nth(0).evaluate(inside), "a long name leaves room for its phase"
+    after = "(name) => name.getBoundingClientRect().right <= name.nextSibling.getBoundingClientRect().left"
+    assert await page.locator("#running bdi").nth(2).evaluate(after), "its phase stands after it"
+    assert await page.locator("#shares").evaluate("(all) => all.clientHeight") < 900, "many owners leave room for runs"
+    assert complaints == []
+
+
+async def test_whoever_uses_the_keyboard_opens_runs_and_stays_where_they_are(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    scene = large_pool(time.time())
+    page = await visit(browser, await serve(scene), complaints)
+    card = page.locator("#running .run").nth(1)
+    await card.focus()
+    await page.keyboard.press("Space")
+    await expect(page.locator("dialog")).to_be_visible()
+    await page.evaluate("poolPage.refresh()")
+    await page.keyboard.press("Escape")
+    await expect(card).to_be_focused()
+    later = page.locator("#running").get_by_role("button", name="Later ones")
+    await later.focus()
+    await page.evaluate("poolPage.refresh()")
+    await expect(later).to_be_focused()
+    row = page.locator("#finished").get_by_role("button").nth(1)
+    await row.focus()
+    ended = next(run for run in scene.runs if not run["outcome"])
+    scene.change(ended["n"], outcome="completed", ended=time.time())
+    await page.evaluate("poolPage.refresh()")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("dialog")).to_be_visible()
+    assert complaints == []
+
+
+async def test_a_click_that_lasts_until_after_the_next_look_is_a_click(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    page = await visit(browser, await serve(Scene(time.time(), [a_run(1, time.time() - 9, over=False)])), complaints)
+    await page.locator("#running .run").hover()
+    await page.mouse.down()
+    await page.evaluate("poolPage.refresh()")
+    await page.mouse.up()
+    await expect(page.locator("dialog")).to_be_visible()
+    assert complaints == []
+
+
+async def test_each_try_of_a_run_can_be_read_and_its_words_be_copied(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    now = time.time()
+    first = a_run(1, now - 60, name="first-try", outcome="crashed", message="It was killed.")
+    scene = Scene(now, [first, a_run(2, now - 30, name="second-try", id=first["id"])])
+    page = await visit(browser, await serve(scene), complaints)
+    await page.locator("#finished [data-launch='1'] button").click()
+    await expect(page.locator("dialog h2")).to_have_text("first-try")
+    await page.evaluate("getSelection().selectAllChildren(document.querySelector('dialog .message'))")
+    await page.evaluate("poolPage.refresh()")
+    await expect(page.locator("dialog h2")).to_have_text("first-try")
+    assert await page.evaluate("String(getSelection())") == "It was killed."
+    assert complaints == []
+
+
+async def test_a_run_that_is_read_stays_the_same_one_when_the_worker_is_restarted(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    now = time.time()
+    server = await serve(Scene(now, [a_run(1, now - 60, name="is-read")]))
+    page = await visit(browser, server, complaints)
+    await page.locator("#finished [data-launch='1'] button").click()
+    await server.close()
+    runs = [a_run(1, now - 9, id="another", name="another"), a_run(2, now - 60, id=a_run(1, 0.0)["id"], name="adopted")]
+    await serve(Scene(now, runs), port=int(server.url.rpartition(":")[2]))
+    await expect(page.locator("dialog h2")).to_have_text("adopted")
+
+
+async def test_the_clock_is_read_as_people_read_it(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    page = await visit(browser, await serve(Scene(time.time(), [])), complaints, locale="en-US", timezone_id="Etc/UTC")
+    clock = "async (at) => (await import('/words.js')).clock(at)"
+    today = time.time() // 86_400 * 86_400
+    assert await page.evaluate(clock, today) == "00:00:00"
+    assert await page.evaluate(clock, 86_399) == "Jan 1, 23:59:59"
+    heard = """async () => {
+        let heard = 0;
+        const status = document.querySelector("[role=status]");
+        new MutationObserver(() => heard++).observe(status, { childList: true, subtree: true });
+        await poolPage.refresh();
+        return heard;
+    }"""
+    assert await page.evaluate(heard) == 0, "whoever listens to the page is not told the time each second"
+    assert complaints == []

@@ -206,6 +206,18 @@ def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
     assert parallel_coordinates(optuna.create_study(), "accuracy") is None
 
 
+def test_a_parameter_that_is_called_as_a_column_hides_nothing() -> None:
+    study = optuna.create_study()
+    space = {name: distribution(name, [f"a {name}"]) for name in ("trial", "loss", "steps", "run", "lr")}
+    study.tell(study.ask(space), 0.5)
+    [row] = table(study, "loss")
+    assert (row["trial"], row["loss"], row["steps"], row["run"], row["lr"]) == (0, "0.5", None, "", "a lr")
+    assert all(row[f"{name} (parameter)"] == f"a {name}" for name in ("trial", "loss", "steps", "run"))
+    assert parallel_coordinates(study, "loss") is None
+    study.tell(study.ask(space), 0.7)
+    assert parallel_coordinates(study, "loss")
+
+
 def test_the_table_and_the_picture_are_made_in_an_async_flow_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefect gave coroutines there, which nobody awaited."""
     made: list[str | None] = []

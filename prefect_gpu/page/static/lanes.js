@@ -1,7 +1,7 @@
 // The devices as lanes over time. A bar is a run; its height while training is its share of the device.
 // With many devices, those of a node are thin lanes below its name, until somebody opens it by a click.
 
-import { bytes, called, instances, seconds, STATES } from "./words.js";
+import { bytes, called, day, hour, instances, seconds, STATES } from "./words.js";
 
 const TRACK = 24, GAP = 4, HEAD = 13, AXIS = 24, AHEAD = 0.12, NODE = 26, THIN = 5, MANY = 16;
 let LABEL = 190; // less where there is little room
@@ -169,15 +169,17 @@ export class Lanes {
 
   #axis(draw, colour, { from, to, width, height, x }) {
     const step = STEPS.find((one) => (one / (to - from)) * (width - LABEL) >= 78) ?? 172800;
-    const shift = new Date(from * 1000).getTimezoneOffset() * 60;
+    const offset = (moment) => new Date(moment * 1000).getTimezoneOffset() * 60, shift = offset(from);
     draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
     draw.textAlign = "center";
-    for (let moment = Math.ceil((from - shift) / step) * step + shift; moment < to; moment += step) {
+    for (let even = Math.ceil((from - shift) / step) * step + shift; even < to; even += step) {
+      const moment = step > 3600 ? even + offset(even) - shift : even; // midnight, also after clocks were changed
       const at = x(moment);
       draw.fillStyle = colour("line");
       draw.fillRect(at, 0, 1, height - AXIS + 3);
       draw.fillStyle = colour("quiet");
-      const text = new Date(moment * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined, hour12: false });
+      const time = new Date(moment * 1000), midnight = step >= 3600 && time.getHours() === 0;
+      const text = midnight ? day(time) : hour(time, step < 60);
       if (at > LABEL + 20 && at < width - 26) draw.fillText(text, at, height - 6);
     }
     draw.textAlign = "left";

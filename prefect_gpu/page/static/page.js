@@ -6,7 +6,7 @@ import { pager } from "./pager.js";
 import { PAST, PHASES } from "./phases.js";
 import { showQueue } from "./queue.js";
 import { showShares } from "./shares.js";
-import { aheadBy, bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, promisesLine, seconds, sentence, spent } from "./words.js";
+import { aheadBy, apart, bytes, called, clock, doing, dotted, element, instances, lower, newest, nodesLine, number, place, promisesLine, refill, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25, RUNNING_SHOWN = 12, QUEUE_SHOWN = 50;
 const $ = (id) => document.getElementById(id);
@@ -14,7 +14,7 @@ const $ = (id) => document.getElementById(id);
 const pool = { runs: new Map(), version: 0, epoch: "", nodes: [], devices: [], queue: [], queued: 0, queue_from: 0, prefect: {} };
 const lanes = new Lanes(document.querySelector("#lanes canvas"));
 let runningFrom = 0, queueFrom = 0;
-let skew = 0, opened = null, drawn = "", drawnQueue = "", drawnShares = "";
+let skew = 0, opened = null, pressed = false, drawn = "", drawnRun = "", drawnQueue = "", drawnShares = "";
 const now = () => Date.now() / 1000 + skew;
 
 async function ask(path) {
@@ -26,7 +26,10 @@ async function ask(path) {
 /** Take in what has changed. */
 async function learn() {
   const told = await ask(`api/overview?since=${pool.version}&epoch=${pool.epoch}&queue=${queueFrom}`);
-  if (told.epoch !== pool.epoch) pool.runs.clear();
+  if (told.epoch !== pool.epoch) {
+    pool.runs.clear();
+    opened = null; // another worker has other numbers: the address says which run is read
+  }
   for (const run of told.runs) pool.runs.set(run.n, run);
   const { runs: _, ...rest } = told;
   Object.assign(pool, rest);
@@ -55,10 +58,10 @@ function show() {
   if ($("unwell").textContent !== unwell) $("unwell").textContent = unwell;
   showNumbers(active, over);
   showRunning(active);
-  // Much text that seldom changes: written anew only when it did.
-  const newestOver = `${pool.epoch} ${over.length} ${over[0]?.n}`;
+  // Much text that seldom changes: written anew only when it did. What was today has a date tomorrow.
+  const today = new Date().toDateString(), newestOver = `${today} ${pool.epoch} ${over.length} ${over[0]?.n}`;
   if (newestOver !== drawn) { drawn = newestOver; showFinished(over); }
-  const queued = JSON.stringify([pool.queue, pool.queued, pool.queue_groups]);
+  const queued = JSON.stringify([today, pool.queue, pool.queued, pool.queue_groups]);
   if (queued !== drawnQueue) { drawnQueue = queued; showQueue(pool, $("queue"), table, { page: QUEUE_SHOWN, now: now(), link: inPrefect, go: turnQueue }); }
   const divided = JSON.stringify(pool.shares ?? null);
   if (divided !== drawnShares) { drawnShares = divided; showShares($("shares-panel"), $("shares"), pool.shares, table); }
@@ -106,17 +109,17 @@ function showRunning(active) {
   if (runningFrom >= active.length) runningFrom = 0;
   const cards = active.slice(runningFrom, runningFrom + RUNNING_SHOWN).map((run) => {
     const weight = newest(run.weights, 1);
-    const title = element("div", { class: "name" }, run.name, element("span", { class: `chip ${run.phase}` }, PHASES[run.phase] ?? run.phase));
+    const title = element("div", { class: "name" }, apart(run.name), element("span", { class: `chip ${run.phase}` }, PHASES[run.phase] ?? run.phase));
     if (weight === 0) title.append(element("span", { class: "chip plain" }, "paused"));
     else if (weight < 1) title.append(element("span", { class: "chip plain" }, `gives way: ${Math.round(weight * 100)} %`));
     if (run.finishing) title.append(element("span", { class: "chip plain" }, "ends early"));
     if (run.wasting) title.append(element("span", { class: "chip failed" }, "wastes its device"));
     const on = [place(run, pool.nodes.length > 1) || "no device", `${newest(run.cores, 0)} core${newest(run.cores, 0) === 1 ? "" : "s"}`];
     if (run.neighbours.length && run.shared) on.push("shares");
-    const card = element("div", { class: "run", tabindex: "0", "data-launch": run.n, role: "button" }, title, element("div", { class: "said" }, [run.flow, ...on].filter(Boolean).join(" · ")));
+    const card = element("div", { class: "run", tabindex: "0", "data-launch": run.n, role: "button" }, title, element("div", { class: "said" }, ...dotted([run.flow && apart(run.flow), ...on])));
     if (run.wasting) card.append(element("div", { class: "said" }, sentence(run.wasting)));
     const line = doing(run, now());
-    if (line) card.append(element("div", { class: "said" }, line));
+    if (line.length) card.append(element("div", { class: "said" }, ...dotted(line)));
     if (run.steps && run.step !== null && run.phase !== "gate") {
       const done = element("div");
       done.style.width = `${Math.min(100, (100 * run.step) / run.steps)}%`;
@@ -126,11 +129,9 @@ function showRunning(active) {
     if (small) card.append(element("div", { class: "curve" }, small));
     return card;
   });
-  const focused = document.activeElement?.dataset?.launch;
   const pages = pager(active.length, runningFrom, RUNNING_SHOWN, (from) => { runningFrom = from; show(); });
   if (pages) cards.push(pages);
-  $("running").replaceChildren(...(cards.length ? cards : [element("p", { class: "none" }, "Nothing runs.")]));
-  if (focused && $("running").querySelector(`[data-launch="${CSS.escape(focused)}"]`)) $("running").querySelector(`[data-launch="${CSS.escape(focused)}"]`).focus();
+  refill($("running"), ...(cards.length ? cards : [element("p", { class: "none" }, "Nothing runs.")]));
 }
 
 function table(heads, rows) {
@@ -144,15 +145,15 @@ function showFinished(over) {
     const bad = run.outcome !== "completed";
     const cells = [seconds(Math.max(0, run.granted - run.submitted)), run.behind ? seconds(spent(run, "gate", run.ended) ?? 0) : "–",
       seconds(spent(run, "training", run.ended)), seconds(run.idle_before_s), number(run.best_loss)];
-    return element("tr", { "data-launch": run.n, tabindex: "0" },
-      element("td", {}, clock(run.ended)), element("td", { class: "name" }, run.name),
+    return element("tr", { "data-launch": run.n },
+      element("td", {}, clock(run.ended)), element("td", { class: "name" }, element("button", { type: "button" }, run.name)),
       element("td", {}, element("span", { class: bad ? "chip failed" : "chip plain" }, run.outcome)), element("td", {}, place(run, pool.nodes.length > 1) || "–"),
       ...cells.map((cell) => element("td", { class: "figure" }, cell)));
   });
   const heads = [["Ended"], ["Run"], ["Outcome"], ["Device"], ["Waited", "figure"], [PHASES.gate, "figure"], [sentence(PAST.training), "figure"], ["Device idle before", "figure"], ["Best loss", "figure"]];
   const shown = [table(heads, rows)];
   if (over.length > FINISHED_SHOWN) shown.push(element("p", { class: "none" }, `And ${over.length - FINISHED_SHOWN} older ones, in the lanes above; prefect-gpu history has all.`));
-  $("finished").replaceChildren(...shown);
+  refill($("finished"), ...shown);
 }
 
 // -- one run ------------------------------------------------------------------------------------------------------------
@@ -165,6 +166,9 @@ async function showRun(launch) {
     return;
   }
   if (opened !== launch) return;
+  const told = JSON.stringify(run);
+  if (told === drawnRun && run.outcome && $("run").open) return; // else nobody could copy a word of it
+  drawnRun = told;
   $("run-title").textContent = run.name;
   const link = safe(run.prefect);
   $("run-link").hidden = !link;
@@ -189,11 +193,10 @@ async function showRun(launch) {
     const parts = run.parts.map((part, rank) => element("tr", {}, element("td", { class: "figure" }, String(rank)), element("td", {}, sentence(part.role)), element("td", {}, part.node), element("td", {}, part.devices.join(", ") || "none")));
     body.push(element("h3", {}, "Its instances"), table([["#", "figure"], ["Role"], ["Node"], ["Devices"]], parts));
   }
-  if (run.message && run.outcome !== "completed") body.push(element("h3", {}, "How it ended"), element("p", {}, run.message));
+  if (run.message && run.outcome !== "completed") body.push(element("h3", {}, "How it ended"), element("p", { class: "message" }, run.message));
   const rows = run.story.map(([at, words]) => element("tr", {}, element("td", { class: "figure" }, `+${seconds(Math.max(0, at - from))}`), element("td", {}, sentence(words))));
   if (rows.length) body.push(element("h3", {}, "What happened, and why"), table([["After its submission", "figure"], ["Event"]], rows));
   $("run-body").replaceChildren(...body);
-  history.replaceState(null, "", `#run=${encodeURIComponent(run.id)}`); // its own address, to be kept and handed on
   if (!$("run").open) $("run").showModal();
 }
 
@@ -214,14 +217,16 @@ function phases(run) {
 
 function open(launch) {
   opened = Number(launch);
+  history.replaceState(null, "", `#run=${encodeURIComponent(pool.runs.get(opened).id)}`); // its own address, to be kept and handed on
   showRun(opened);
 }
 
 /** Prefect links to #run=<id of the flow run>. */
 function openLinked() {
   const id = new URLSearchParams(location.hash.slice(1)).get("run");
-  const found = id && [...pool.runs.values()].filter((run) => run.id === id).pop();
-  if (found && opened !== found.n) open(found.n);
+  if (!id || pool.runs.get(opened)?.id === id) return; // an earlier try of the same run may be read, too
+  const found = [...pool.runs.values()].filter((run) => run.id === id).pop();
+  if (found) open(found.n);
 }
 
 // -- the pointer, the keys, the clock -----------------------------------------------------------------------------------
@@ -237,11 +242,23 @@ document.addEventListener("click", (event) => {
   }
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && event.target.dataset?.launch) open(event.target.dataset.launch);
+  if (!["Enter", " "].includes(event.key) || event.target.getAttribute("role") !== "button") return;
+  event.preventDefault();
+  open(event.target.dataset.launch);
 });
+// What is written anew between the pointer's press and its release is not clicked.
+document.addEventListener("pointerdown", () => { pressed = true; }, true);
+for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => { pressed = false; }, true);
+addEventListener("blur", () => { pressed = false; });
 $("close").addEventListener("click", () => $("run").close());
 $("run").addEventListener("click", (event) => { if (event.target === $("run")) $("run").close(); });
-$("run").addEventListener("close", () => { opened = null; history.replaceState(null, "", " "); });
+$("run").addEventListener("close", () => {
+  // The browser would go back to what had been chosen, which was written anew meanwhile.
+  const from = document.querySelector(`[data-launch="${opened}"]`);
+  (from?.querySelector("button") ?? from)?.focus({ preventScroll: true });
+  opened = null;
+  history.replaceState(null, "", " ");
+});
 lanes.canvas.addEventListener("click", (event) => {
   const box = lanes.at(event.offsetX, event.offsetY);
   if (box) return open(box.run.n);
@@ -254,12 +271,12 @@ lanes.canvas.addEventListener("pointermove", (event) => {
   tip.hidden = !box;
   if (!box) return;
   const { run, rank } = box, part = instances(run)[rank];
-  const lines = [run.name, `${run.flow} · ${run.outcome ?? PHASES[run.phase]}`];
+  const lines = [run.name, [apart(run.flow), ` · ${run.outcome ?? PHASES[run.phase]}`]];
   if (run.parts.length) lines.push(`${sentence(called(run, rank))} of ${run.parts.length} instances, on ${part.node}: ${part.devices.join(", ") || "no device"}`);
   for (const [phase, start, end] of run.spans) lines.push(`${PHASES[phase] ?? phase}: ${seconds((end ?? run.ended ?? now()) - start)}`);
-  if (run.behind) lines.push(`Prepared behind ${run.behind}`);
+  if (run.behind) lines.push(["Prepared behind ", apart(run.behind)]);
   for (const [since, weight] of run.weights) lines.push(`${clock(since)}: ${weight === 0 ? "paused" : weight < 1 ? `gives way: ${Math.round(weight * 100)} %` : "full share"}`);
-  tip.textContent = lines.join("\n");
+  tip.replaceChildren(...lines.map((line) => element("div", {}, ...[line].flat())));
   const panel = lanes.canvas.closest(".panel").getBoundingClientRect();
   tip.style.left = `${Math.min(event.clientX - panel.left + 14, panel.width - tip.offsetWidth - 8)}px`;
   tip.style.top = `${event.clientY - panel.top + 16}px`;
@@ -278,16 +295,24 @@ async function refresh() {
   const live = $("live");
   try {
     await learn();
-    show();
-    if (opened !== null) await showRun(opened);
+    if (!pressed) show();
+    if (opened !== null && !pressed) await showRun(opened);
     openLinked();
     live.className = "on";
-    live.textContent = `live, ${clock(now())}`;
+    say("live");
+    $("at").textContent = `, ${clock(now())}`;
   } catch (error) {
     live.className = "off";
-    live.textContent = "The worker does not answer; what is shown is old.";
+    say("The worker does not answer; what is shown is old.");
+    $("at").textContent = "";
     if (!(error instanceof TypeError && /fetch/i.test(error.message))) console.error(error);
   }
+}
+
+/** Read aloud to those who listen to the page: only when it changes. */
+function say(words) {
+  const status = $("live").querySelector("[role=status]");
+  if (status.textContent !== words) status.textContent = words;
 }
 
 async function go() {

@@ -1,7 +1,7 @@
 // Who waits: how many for each kind of reason, and a page of them in order.
 
 import { pager } from "./pager.js";
-import { clock, element, sentence } from "./words.js";
+import { clock, element, refill, sentence } from "./words.js";
 
 const HEADS = [["#", "figure"], ["Run"], ["Why it waits"], ["Expected start", "figure"], ["Waits since", "figure"]];
 
@@ -27,6 +27,6 @@ export function showQueue(pool, into, table, { page, now, link, go }) {
   shown.push(list);
   const pages = pager(pool.queued, first, page, go);
   if (pages) shown.push(pages);
-  into.replaceChildren(...shown);
+  refill(into, ...shown);
   list.scrollTop = scrolled;
 }

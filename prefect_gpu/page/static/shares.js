@@ -1,6 +1,6 @@
 // How the pool is divided among the owners of its runs, if it is.
 
-import { element, seconds } from "./words.js";
+import { element, refill, seconds } from "./words.js";
 
 const HEADS = [["Owner"], ["Guaranteed", "figure"], ["Limit", "figure"], ["Weight", "figure"], ["Holds", "figure"], ["Waits for", "figure"], ["Owed now", "figure"], ["Has had", "figure"], ["Was owed", "figure"], ["Lent", "figure"], ["Borrowed", "figure"], ["What it may expect"]];
 
@@ -18,5 +18,7 @@ export function showShares(panel, into, shares, table) {
     return element("tr", {}, name, ...figures.map((text) => element("td", { class: "figure" }, text)), element("td", {}, row.expects));
   });
   const note = `What owners have had, and were owed, counts half after ${seconds(shares.half_life_s)}.`;
-  into.replaceChildren(table(HEADS, rows), element("p", { class: "none" }, note));
+  const list = table(HEADS, rows), scrolled = into.querySelector(".scroll")?.scrollTop ?? 0;
+  refill(into, list, element("p", { class: "none" }, note));
+  list.scrollTop = scrolled;
 }

@@ -27,9 +27,15 @@ let ahead = 0; // seconds
 /** The times that the worker tells are so far ahead of its machine's clock, which was set meanwhile. */
 export function aheadBy(seconds) { ahead = seconds; }
 
-export function clock(moment, exact = true) {
-  return new Date((moment - ahead) * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, hour12: false });
+/** A moment of today as a time, any other one with its date before it. */
+export function clock(moment) {
+  const at = new Date((moment - ahead) * 1000), time = hour(at, true);
+  return at.toDateString() === new Date().toDateString() ? time : `${day(at)}, ${time}`;
 }
+
+/** "h23", as without it midnight is 24:00 in some languages. */
+export const hour = (at, exact) => at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, hourCycle: "h23" });
+export const day = (at) => at.toLocaleDateString([], { month: "short", day: "numeric" });
 
 export function bytes(value) {
   return value >= 2 ** 30 ? `${+(value / 2 ** 30).toFixed(1)} GiB` : `${Math.round(value / 2 ** 20)} MiB`;
@@ -92,12 +98,26 @@ export function spent(run, phase, now) {
   return total;
 }
 
-/** One line on what a run does now, beside its phase. */
+/** A name within a line: one that is written from right to left leaves the words beside it in their order. */
+export const apart = (name) => element("bdi", {}, name);
+
+/** What a line is made of, with dots between. */
+export const dotted = (parts) => parts.filter((part) => part).flatMap((part, index) => (index ? [" · ", part] : [part]));
+
+/** One line on what a run does now, beside its phase, as parts of it. */
 export function doing(run, now) {
   const said = [];
-  if (run.behind && run.gated) said.push(`behind ${run.behind}`);
+  if (run.behind && run.gated) said.push(element("span", {}, "behind ", apart(run.behind)));
   if (run.step !== null && run.phase === "training") said.push(`step ${run.step}${run.steps ? ` of ${run.steps}` : ""}`);
   if (run.steps_per_s && run.phase === "training") said.push(`${number(run.steps_per_s)} steps/s`);
   if (run.expected_end && run.phase === "training" && run.expected_end > now) said.push(`about ${seconds(run.expected_end - now)} to go`);
-  return said.join(" · ");
+  return said;
 }
+
+/** Fill an element anew. Who has come to a place in it with the keyboard stays there. */
+export function refill(into, ...children) {
+  const at = document.activeElement, kept = into.contains(at) ? mark(at) : null;
+  into.replaceChildren(...children);
+  if (kept) [...into.querySelectorAll(".run, a, button")].find((one) => mark(one) === kept)?.focus({ preventScroll: true });
+}
+const mark = (one) => one.closest("[data-launch]")?.dataset.launch ?? one.getAttribute("aria-label") ?? one.getAttribute("href");

@@ -21,6 +21,10 @@ REFUSED = (
     "It was not suspended: it does not say @gpu(preemptible=True), so it may have to begin anew. Let it save "
     "checkpoints (run.report(checkpoint=...) and run.restore()), and say so."
 )
+_PLACE_LOST = (
+    " Meanwhile Prefect has given its place under its deployment's concurrency limit to others, and will end it within "
+    "four minutes."
+)
 
 LEAVES_BY_ITSELF_S = 5.0
 """So long has a run that is not preemptible to end by itself: one does that has suspended itself, or begins a task."""
@@ -41,26 +45,33 @@ def suspended_before(history: Sequence[State]) -> State | None:
     return history[-2] if len(history) > 1 and is_suspended(history[-2]) else None
 
 
-async def refuse(client: PrefectClient, run: Launch, seen: FlowRun) -> bool:
-    """Let a run go on that its user has suspended; False: it has ended by itself, or is not suspended any more."""
+async def refuse(client: PrefectClient, run: Launch, seen: FlowRun) -> str:
+    """Let a run go on that its user has suspended.
+
+    Returns:
+        What its user is told; empty: it has ended by itself, or is not suspended any more.
+    """
     try:
         await asyncio.wait_for(run.gone.wait(), LEAVES_BY_ITSELF_S)
-        return False
+        return ""
     except asyncio.TimeoutError:
         pass
     flow_run = await client.read_flow_run(seen.id)
     if flow_run.state is None or seen.state is None:
-        return False
-    if flow_run.state.type is StateType.RUNNING and flow_run.state.message == REFUSED:
-        return True  # it was done, and the answer was lost
+        return ""
+    message = flow_run.state.message or ""
+    if flow_run.state.type is StateType.RUNNING and message.startswith(REFUSED):
+        return message  # it was done, and the answer was lost
     if flow_run.state.id != seen.state.id:
-        return False
+        return ""
     history = await client.read_flow_run_states(seen.id)
     before = next((state for state in reversed(history) if state.type is StateType.RUNNING), None)
     if before is None:
-        return False
+        return ""
     # Prefect counts a run's entries into RUNNING as tries, but not of one that is marked as resuming.
     policy = flow_run.empirical_policy.model_copy(update={"resuming": True})
     await client.update_flow_run(seen.id, empirical_policy=policy)
-    refused = copy_of(before.model_copy(update={"message": REFUSED}))
-    return await force_if_unchanged(client, seen.id, refused, flow_run.state)
+    # What holds the place is in the run's engine, which cannot be given another one.
+    words = REFUSED + (_PLACE_LOST if before.state_details.deployment_concurrency_lease_id else "")
+    refused = copy_of(before.model_copy(update={"message": words}))
+    return words if await force_if_unchanged(client, seen.id, refused, flow_run.state) else ""

@@ -124,10 +124,9 @@ def _expected(reason: str, outlook: Outlook, now: float, zone: tzinfo | None) ->
     if outlook.start is None:
         return "" if outlook.reason == reason else f" Its start is unknown: {outlook.reason}."
     start, end = time_of_day(outlook.start, now, zone), "; its end is unknown"
-    name = datetime.fromtimestamp(CLOCK.unix(outlook.start), zone).astimezone(zone).tzname()
     if outlook.end is not None:
         end = f" and to end at {time_of_day(outlook.end, now, zone)}"
-    return f" Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
+    return f" Expected to start at {start} {_zone_at(outlook.start, zone)} ({_wait(outlook.start - now)}){end}."
 
 
 def _bound(outlook: Outlook, now: float, zone: tzinfo | None) -> str:
@@ -136,7 +135,8 @@ def _bound(outlook: Outlook, now: float, zone: tzinfo | None) -> str:
         return ""
     if outlook.first_at <= now:
         return " It is late, and may be overtaken no more."
-    return f" Others may overtake it until {time_of_day(outlook.first_at, now, zone)}."
+    until = f"{time_of_day(outlook.first_at, now, zone)} {_zone_at(outlook.first_at, zone)}"
+    return f" Others may overtake it until {until}."
 
 
 def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo | None = None) -> str:
@@ -159,8 +159,7 @@ def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo |
     if ends_at is None:
         return f"{said}."
     ends_at = max(ends_at, now)
-    name = datetime.fromtimestamp(CLOCK.unix(ends_at), zone).astimezone(zone).tzname()
-    return f"{said}: expected at {time_of_day(ends_at, now, zone)} {name} ({_wait(ends_at - now)})."
+    return f"{said}: expected at {time_of_day(ends_at, now, zone)} {_zone_at(ends_at, zone)} ({_wait(ends_at - now)})."
 
 
 def worth_saying(shown: Shown, outlook: Outlook | None, now: float) -> bool:
@@ -190,6 +189,11 @@ def moved(before: float | None, after: float | None, now: float) -> bool:
     if before is None or after is None:
         return before is not after
     return abs(after - before) > max(_MOVED_S, _MOVED * (after - now))
+
+
+def _zone_at(moment: float, zone: tzinfo | None) -> str:
+    """The zone's name then: the reader may be in another one, and summer time has another name."""
+    return datetime.fromtimestamp(CLOCK.unix(moment), zone).astimezone(zone).tzname() or ""
 
 
 def time_of_day(moment: float, now: float, zone: tzinfo | None) -> str:

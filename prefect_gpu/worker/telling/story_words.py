@@ -36,7 +36,8 @@ def story_markdown(
     if len(lines) > _MOST:
         left_out = len(lines) - _MOST
         lines[_MOST // 2 : -_MOST // 2] = [f"| … | {left_out} more |"]
-    said = [f"Submitted {datetime.fromtimestamp(CLOCK.unix(begin), zone):%Y-%m-%d %H:%M:%S}."]
+    submitted = datetime.fromtimestamp(CLOCK.unix(begin), zone).astimezone(zone)
+    said = [f"Submitted {submitted:%Y-%m-%d %H:%M:%S %Z}."]
     said += _summary(run, now)
     if page:
         said.append(

@@ -65,7 +65,7 @@ BUSY = "it needs 1 device on one node, and 1 of 1 is in use"
         (
             Outlook(NOON + 240, NOON + 300, "", first_at=NOON + 3600),
             " Expected to start at 13:04:00 CET (in about 4 min) and to end at 13:05:00. "
-            "Others may overtake it until 14:00.",
+            "Others may overtake it until 14:00 CET.",
         ),
         (Outlook(None, None, BUSY, first_at=NOON - 1), " It is late, and may be overtaken no more."),
     ],

@@ -18,7 +18,7 @@ def a_run(**times: float) -> Launch:
 def test_times_are_relative_to_the_submission_and_in_order() -> None:
     story = [(1000.5, "submitted"), (1012.25, "granted virtual-0: it comes next"), (1200.0, "is training")]
     told = story_markdown(a_run(), story, now=1300.0, zone=timezone.utc)
-    assert told.startswith("Submitted 1970-01-01 00:16:40. It has 2 cores.\n")
+    assert told.startswith("Submitted 1970-01-01 00:16:40 UTC. It has 2 cores.\n")
     rows = [line for line in told.splitlines() if line.startswith("| +")]
     assert rows == [
         "| +0.50 s | submitted |",
