@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 from hatchling import build
+from prefect import flow
 
+from prefect_gpu import gpu
+from prefect_gpu.bundles.storage import must_be_of_this_python
 from tests.live.pool import LivePool
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +160,18 @@ print(*sys.version_info[:2], sep=".")
 """
     assert called("python", "-c", code, env=outside(environment)).stdout.strip() == version
     assert "estimate" in called("prefect-gpu", "--help", env=outside(environment)).stdout
+
+
+@pytest.mark.parametrize("version", sorted(pythons()))
+def test_a_flow_is_submitted_to_an_interpreter_of_its_own_version_only(version: str) -> None:
+    """An interpreter of another version dies of the code in the bundle, or finds no module that has it."""
+    python = Path(pythons()[version]).resolve()
+    if version == ".".join(map(str, sys.version_info[:2])):
+        must_be_of_this_python([str(python)])
+        return
+    for launcher in ([str(python)], {"execution": [str(python)]}):
+        with pytest.raises(ValueError, match=rf"launcher='{python}' is Python {version}, and this is Python 3"):
+            gpu(work_pool="gpus", launcher=launcher)(flow(called)).ready()
 
 
 @pytest.mark.parametrize(
