@@ -303,7 +303,7 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         """A copy that has looked at its pool. Many runs of it can be submitted, and the pool is asked for once.
 
         Raises:
-            ValueError: There is no such pool, or the launcher is another version of Python. The message says what to do.
+            ValueError: There is no such pool, or the launcher is of another Python. The message says what to do.
             ConnectionError: No server is set, none answers, or it lets nobody in. The message says what to do.
         """
         from prefect_gpu.bundles.storage import launcher_for, must_be_of_this_python, read_pool_to_submit_to
