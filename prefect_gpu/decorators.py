@@ -303,13 +303,14 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         """A copy that has looked at its pool. Many runs of it can be submitted, and the pool is asked for once.
 
         Raises:
-            ValueError: There is no such pool. The message says how to make it.
+            ValueError: There is no such pool, or the launcher is of another Python. The message says what to do.
             ConnectionError: No server is set, none answers, or it lets nobody in. The message says what to do.
         """
-        from prefect_gpu.bundles.storage import launcher_for, read_pool_to_submit_to
+        from prefect_gpu.bundles.storage import launcher_for, must_be_of_this_python, read_pool_to_submit_to
 
         if self._ready:
             return self
+        must_be_of_this_python(self.launcher)
         work_pool = read_pool_to_submit_to(self.work_pool)
         if words := said_in_vain(self.job_variables, work_pool):
             logger.warning("Flow %r: %s", self.name, words)

@@ -467,7 +467,11 @@ def said_in_vain(names: Iterable[str], work_pool: WorkPool) -> str:
     if not unknown:
         return ""
     pool = work_pool.name
-    return (
-        f"Work pool {pool!r} has no job variable {' and no '.join(map(repr, unknown))}, so what is said about it has "
-        f"no effect. `prefect work-pool inspect {shlex.quote(pool)}` shows those that it has."
-    )
+    words = f"Work pool {pool!r} has no job variable {' and no '.join(map(repr, unknown))}"
+    vain = "so what is said about it has no effect."
+    if any(name.split(".")[0] in GpuRequest.model_fields for name in unknown):  # spelt well
+        return (
+            f"{words}, {vain} An earlier version of prefect-gpu made the pool, or its base job template was changed: "
+            "`prefect-gpu doctor` says how to bring it up to date."
+        )
+    return f"{words}, {vain} `prefect work-pool inspect {shlex.quote(pool)}` shows those that it has."

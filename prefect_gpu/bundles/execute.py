@@ -73,7 +73,12 @@ def execute(directory: str | Path, key: str) -> None:
             flow = extract_flow_from_bundle(bundle)  # type: ignore[arg-type]
             context = _deserialize_bundle_object(bundle["context"])
         except Exception:
-            logger.error("The flow could not be unpacked from its bundle.", exc_info=True)
+            logger.error(
+                "The flow could not be unpacked from its bundle, which opens only in the version of Python that made "
+                "it. This is %s.%s.",
+                *sys.version_info[:2],
+                exc_info=True,
+            )
             raise
         # Where the run is, the worker's settings count (API address, key, home), not the submitter's.
         context.pop("settings_context", None)

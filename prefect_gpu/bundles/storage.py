@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -53,6 +55,29 @@ def launcher_for(storage: WorkPoolStorageConfiguration) -> BundleLauncherOverrid
     if UPLOAD_STEP not in (storage.bundle_upload_step or {}):
         return None
     return {"upload": [sys.executable], "execution": [sys.executable]}
+
+
+def must_be_of_this_python(launcher: Any) -> None:
+    """Refuse an interpreter of another version than this one: it would fail to open the bundle, or die of its code.
+
+    Only what is an interpreter here is asked, as a launcher may also be a command of another machine.
+
+    Raises:
+        ValueError: It is of another version. The message says what to do.
+    """
+    command = (launcher.get("execution") if isinstance(launcher, Mapping) else launcher) or []
+    python = command[0] if len(command) == 1 else ""
+    if python == sys.executable or not os.path.basename(python).startswith("python") or not os.access(python, os.X_OK):
+        return
+    code = "import sys; print(*sys.version_info[:2], sep='.')"
+    asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    there, here = asked.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
+    if asked.returncode == 0 and there != here:
+        raise ValueError(
+            f"launcher={python!r} is Python {there}, and this is Python {here}: a flow that is submitted opens only in "
+            f"the version that packed it. Submit it with Python {there}, name a launcher of Python {here}, or deploy "
+            "the flow."
+        )
 
 
 def api_is_local(url: str | None = None) -> bool:

@@ -11,6 +11,7 @@ from prefect_gpu.runtime.telemetry import Finding
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.objects import WorkPool
 
 POOL_TYPE = "gpu"
 _START = (
@@ -116,7 +117,30 @@ async def _check_pools(client: PrefectClient) -> list[Finding]:
                     f"Start one: `prefect worker start --pool {quote(pool.name)}`.",
                 )
             )
+        findings += _check_template(pool)
     return findings
+
+
+def _check_template(pool: WorkPool) -> list[Finding]:
+    """Whether runs can say all that this version knows: a pool keeps the template of the version that made it."""
+    from prefect_gpu.worker import GpuWorker
+
+    own = GpuWorker.get_default_base_job_template()["variables"]["properties"]
+    there = pool.base_job_template.get("variables", {}).get("properties", {})
+    lacking = sorted(own.keys() - there.keys())
+    if not lacking or not there:  # a pool without a template gets its first worker's
+        return []
+    return [
+        Finding(
+            "warning",
+            f"pool {pool.name}",
+            f"Its base job template lacks {', '.join(lacking)}: what a run says of them has no effect. An earlier "
+            "version made the pool, or they were taken out.",
+            f"To have them: `prefect work-pool get-default-base-job-template --type {POOL_TYPE} --file gpu.json && "
+            f"prefect work-pool update {quote(pool.name)} --base-job-template gpu.json`. That forgets defaults that "
+            "were changed in it: write them into gpu.json before.",
+        )
+    ]
 
 
 def _unreachable(url: str, error: Exception) -> Finding:

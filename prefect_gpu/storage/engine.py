@@ -248,7 +248,7 @@ def _read_sqlite(url: str, parsed: URL) -> Engine:
 
     def connect() -> sqlite3.Connection:
         where = _read_only_uri(path) if path.exists() else ":memory:"
-        return sqlite3.connect(where, BUSY_TIMEOUT_S, uri=True, isolation_level=None)
+        return sqlite3.connect(where, timeout=BUSY_TIMEOUT_S, uri=True, isolation_level=None)
 
     engine = create_engine(parsed, creator=connect, poolclass=NullPool)  # whether it is in use may change between looks
     event.listen(engine, "begin", _begin_sqlite)

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 from hatchling import build
+from prefect import flow
 
+from prefect_gpu import gpu
+from prefect_gpu.bundles.storage import must_be_of_this_python
 from tests.live.pool import LivePool
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +160,40 @@ print(*sys.version_info[:2], sep=".")
 """
     assert called("python", "-c", code, env=outside(environment)).stdout.strip() == version
     assert "estimate" in called("prefect-gpu", "--help", env=outside(environment)).stdout
+
+
+def test_the_oldest_versions_that_pyproject_allows_serve_and_train(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """With the oldest Python there is, too: a lower bound that is not true is found nowhere else."""
+    oldest = min(pythons(), key=lambda version: int(version.partition(".")[2]))
+    environment = tmp_path / "environment"
+    called(UV, "venv", "--quiet", "--python", pythons()[oldest], environment)
+    install = (UV, "pip", "install", "--quiet", "--python", environment / "bin/python")
+    extras = ("--extra", "worker", "--extra", "flows")
+    called(*install, "--resolution", "lowest-direct", "--requirements", ROOT / "pyproject.toml", *extras)
+    called(*install, "--no-deps", built[0])
+    home = tmp_path / "home"
+    env = outside(environment, HOME=str(home), PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES="2")
+    folder = home / "my-training"
+    called("prefect-gpu", "init", folder, env=env)
+    called("sh", "-c", f"cd {folder} && prefect-gpu up", env=env)
+    try:
+        assert called("sh", "-c", f"cd {folder} && python train.py", env=env).stdout.count("loss") >= 4
+        assert called("sh", "-c", f"cd {folder} && prefect-gpu history", env=env).stdout.count("completed") == 4
+        assert "Usage" in called("prefect-gpu", "simulate", "--help", env=env).stdout
+    finally:
+        called("sh", "-c", f"cd {folder} && prefect-gpu down", env=env)
+
+
+@pytest.mark.parametrize("version", sorted(pythons()))
+def test_a_flow_is_submitted_to_an_interpreter_of_its_own_version_only(version: str) -> None:
+    """An interpreter of another version dies of the code in the bundle, or finds no module that has it."""
+    python = Path(pythons()[version]).resolve()
+    if version == ".".join(map(str, sys.version_info[:2])):
+        must_be_of_this_python([str(python)])
+        return
+    for launcher in ([str(python)], {"execution": [str(python)]}):
+        with pytest.raises(ValueError, match=rf"launcher='{python}' is Python {version}, and this is Python 3"):
+            gpu(work_pool="gpus", launcher=launcher)(flow(called)).ready()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
+from prefect_gpu.request import said_in_vain
 from tests.live.pool import ALL, COLD, LivePool, eventually
 
 
@@ -49,6 +51,23 @@ async def test_bad_job_variables(served: LivePool) -> None:
         return any("has no job variable 'memory'" in log.message for log in await served.client.read_logs(of_run))
 
     await eventually(warned, "a warning in the run's log")
+
+
+async def test_a_pool_of_an_earlier_version_lacks_job_variables_and_doctor_says_so(pool: LivePool) -> None:
+    """Prefect keeps the template that a pool was made with, and passes over what is not in it."""
+    own = (await pool.client.read_work_pool(pool.name)).base_job_template
+    former = json.loads(json.dumps(own))
+    for name in ("deadline", "owner"):
+        del former["variables"]["properties"][name], former["job_configuration"][name]
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=former))
+    lacks = "Its base job template lacks deadline, owner"
+    assert lacks in (said := await pool.command("doctor")), said
+    assert f"prefect work-pool update {pool.name} --base-job-template gpu.json" in said
+    found = await pool.client.read_work_pool(pool.name)
+    assert "prefect-gpu doctor" in said_in_vain(["deadline"], found)
+    assert "prefect-gpu doctor" not in said_in_vain(["deadlin"], found), "that is misspelt"
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=own))
+    assert lacks not in await pool.command("doctor")
 
 
 async def test_numbers_beyond_all_bounds_harm_neither_the_worker_nor_other_runs(served: LivePool) -> None:
