@@ -19,7 +19,7 @@ EXAMPLES = {
         "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
         "resource_time_0,resource_time_1,resource_time_2,priority\r\n"
         "0,4,1500,1000,bert,4,190150,11174000,190,0.5,163,18,1\r\n",
-        TraceJob("0", 1.5, 190.0, 4, "bert", 4, 1000, 0.19, (0.0005, 0.163, 0.018), priority=1),
+        TraceJob("0", 1.5, 190.0, 4, "bert", 4, 1000, 0.19, (0.0005, 0.163, 0.018)),
     ),
     "tiresias": (
         "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n1,8,30,133,vgg11,147,23\n",
@@ -156,7 +156,6 @@ MAYBE_COUNT = st.none() | COUNTS
 JOBS: dict[str, st.SearchStrategy[list[TraceJob]]] = {
     "muri": _jobs(
         model=WORDS, batch_size=COUNTS, iterations=st.integers(0, 10**6), iteration_s=SECONDS, stages_s=STAGES,
-        priority=st.integers(-5, 5),
     ).map(lambda jobs: [_of_iterations(job) for job in jobs]),
     "tiresias": _jobs(model=WORDS, iterations=COUNTS),
     "neutral": _jobs(

@@ -53,7 +53,7 @@ COLUMNS: dict[str, Columns] = {
     "muri": _CORE | {
         "submit_time": _ms("submit_s"), "batch_size": "batch_size", "duration": _ms("duration_s"),
         "iteration_time": _ms("iteration_s"), "resource_time_0": _stage_ms(0), "resource_time_1": _stage_ms(1),
-        "resource_time_2": _stage_ms(2), "priority": "priority",
+        "resource_time_2": _stage_ms(2), "priority": lambda job: 1,
     },
     "neutral": _NEUTRAL,
     "elasticflow": {
