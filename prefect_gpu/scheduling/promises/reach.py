@@ -21,6 +21,7 @@ _LEAST_REACH, _MOST_REACH = -1.0, 4.0
 _STEP = 0.12  # deviations by which the reach moves for each broken promise: a kept one takes back a part of that
 _LEAST_SPREAD = 0.02  # of a logarithm: no estimate of a run that was not seen is closer
 _UNTOLD_SPREAD = 0.5  # of an estimate that does not say how sure it is, before errors have been seen
+_MOST_APART = 1.5  # deviations between an estimate and what others needed of their time; beyond, the estimate is wrong
 _LEAST_WINDOWS = 10.0  # runs from which on it counts how much of their time others needed
 _FIRST_SAID = 10.0  # promises that count as if they had been kept as is said of the first ones
 _MOST_SAID = 0.99  # nothing is promised for sure
@@ -92,9 +93,13 @@ class Reach:
 def thought(job: Job, lengths: Lengths, reach: Reach) -> tuple[float, float] | None:
     """(mean, deviation) of the logarithm of the seconds of service that a job needs; None: nobody knows.
 
-    Its estimate, and how much of their time up to the deadline others needed, each as sure as it is.
+    Its estimate, and how much of their time up to the deadline others needed, each as sure as it is. Whoever sets a
+    deadline knows the job. So an estimate that is far from what follows from it is taken to be less sure than it says:
+    no surer than leaves the two 1.5 deviations apart.
     """
     found = []
+    by = job.request.deadline_at
+    window = None if by is None else reach.of_window(by - max(job.submitted_at, job.not_before))
     service_s, high_s = job.estimate.service_s, job.estimate.service_high_s
     if service_s is not None and service_s > 0.0:
         if high_s is not None:
@@ -103,9 +108,11 @@ def thought(job: Job, lengths: Lengths, reach: Reach) -> tuple[float, float] | N
             spread = lengths.error or _UNTOLD_SPREAD
         if high_s == service_s:  # it is the truth
             return math.log(service_s), 0.0
-        found.append((math.log(service_s), max(spread, _LEAST_SPREAD)))
-    by = job.request.deadline_at
-    window = None if by is None else reach.of_window(by - max(job.submitted_at, job.not_before))
+        spread = max(spread, _LEAST_SPREAD)
+        if window is not None:
+            apart = (math.log(service_s) - window[0]) / _MOST_APART
+            spread = max(spread, math.sqrt(max(0.0, apart * apart - window[1] ** 2)))
+        found.append((math.log(service_s), spread))
     if window is not None:
         found.append(window)
     if not found:

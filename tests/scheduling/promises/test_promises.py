@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,8 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.model.kinds import Wants
 from prefect_gpu.scheduling.model.shares import Share, Shares
 from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
-from prefect_gpu.scheduling.promises.reach import Reach
+from prefect_gpu.scheduling.promises.reach import Reach, thought
+from prefect_gpu.scheduling.state.lengths import Lengths
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
 from tests.scheduling.world import GIB, World, node
@@ -252,6 +254,23 @@ def test_a_time_limit_counts_the_time_on_devices_alone(profile: str) -> None:
     said = [one for _ in range(3) for one in world.wait(1.0)]
     assert [one.job for one in said if isinstance(one, Expire)] == ["a"], "once"
     assert world.places == {"a": "n0"}, "it has its device until it has ended"
+
+
+def test_an_estimate_that_is_far_from_what_the_deadline_says_is_less_sure_than_it_says() -> None:
+    """Whoever sets a deadline knows the job: here others needed about half of the time up to theirs."""
+    lengths, reach = Lengths(), Reach()
+    for took_s in (400.0, 600.0) * 10:
+        reach.needed(1000.0, took_s)
+
+    def median_s(service_s: float) -> float:
+        estimate = Estimate(service_s=service_s, service_high_s=1.2 * service_s)
+        job = Job("a", by(1000.0), "q", 0.0, 0.0, estimate=estimate)
+        found = thought(job, lengths, reach)
+        assert found is not None
+        return math.exp(found[0])
+
+    assert abs(median_s(450.0) - 450.0) < 10.0, "it is surer than the deadline"
+    assert 400.0 < median_s(50.0) < 500.0, "nine times too short: the deadline counts"
 
 
 def test_the_reach_finds_the_part_that_is_to_be_kept() -> None:
