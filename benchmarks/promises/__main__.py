@@ -17,8 +17,8 @@ Looked at while this was built: cluster02 of the same traces. The first figures 
 kept of 100; without iterations 52, 86 and 88, and 56, 93 and 88 after two rules that were found on cluster02. How far
 an estimate is trusted that is far from what the deadline says (``scheduling/promises/reach.py``) was found by looking
 at why promises were broken on cluster01 without iterations. It was chosen on other parts: jobs 600 to 1,200 and 1,000
-to 1,600 of cluster01, 600 to 1,200 and 1,500 to 2,100 of cluster03, 600 to 1,200 and 2,000 to 2,600 of cluster05, three of
-cluster02, cluster10, and without iterations five of the raw clusters 4, 7, 8 and 9.
+to 1,600 of cluster01, 600 to 1,200 and 1,500 to 2,100 of cluster03, 600 to 1,200 and 2,000 to 2,600 of cluster05, three
+of cluster02, cluster10, and without iterations five of the raw clusters 4, 7, 8 and 9.
 
 With ``--live``, sixty short trainings run in a pool of two virtual devices: some teach how long they take, the others
 want promises.
