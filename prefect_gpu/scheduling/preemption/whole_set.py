@@ -24,7 +24,7 @@ from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape
 from prefect_gpu.scheduling.preemption.seating import Seating, Spots
 from prefect_gpu.scheduling.preemption.units import Unit, credit_of, is_spared, restart_s, unit_of
 from prefect_gpu.scheduling.state.endings import lasts_until
-from prefect_gpu.scheduling.state.lengths import expected_left
+from prefect_gpu.scheduling.state.lengths import expected_left, next_step_s
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
@@ -32,6 +32,7 @@ _MOST_WAITING = 64  # of each width, looked at in one decision: what fits beside
 _MOST_LATE = 8
 _AHEAD = 4
 _REMEMBERED = 16
+_LEAST_REVIEW_S = 30.0  # between two looks at jobs that go on longer than was thought
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
 _LARGEST = 1e290  # what the worth of a rank may be multiplied by
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
@@ -278,6 +279,7 @@ class WholeSet(Action):
         partly, priorities, crowded = not pool.has_all(window), dict[str, int](), state.crowded
         shares = state.quotas.shares is not None  # what is guaranteed is given back at any time
         may_stop = decision.may_give_way if shares else decision.may_stop
+        review_s = math.inf  # what is expected of those that go on changes, though nothing happens
         found = []
         for job in pool.running(window, state):
             if job.status is Status.SAVING or not may_stop(job):
@@ -313,6 +315,7 @@ class WholeSet(Action):
                 left_s, certain = expected_left(one, now, lengths)
                 if not certain:
                     self._again_at = now  # what is expected of it changes while it runs
+                    review_s = min(review_s, next_step_s(one, now, lengths))
                 if one.stops:
                     credit = credit_of(one, now)
                     if is_spared(credit, left_s) and not shares:
@@ -324,6 +327,8 @@ class WholeSet(Action):
             else:
                 unit.worth = _TIE * worth
                 found.append(unit)
+        if review_s < math.inf:
+            decision.look_again_at(now + max(_LEAST_REVIEW_S, review_s))
         return found
 
     @staticmethod

@@ -52,7 +52,7 @@ class Lengths:
         self._ended: dict[tuple[int, int], int] = {}
         self._count = 0
         self._total_s = 0.0
-        self._tables: dict[int, tuple[int, list[float]]] = {}
+        self._tables: dict[int, tuple[int, list[tuple[float, float]]]] = {}
         self._estimated = 0
         self._squares = 0.0
         self._of_programs: dict[str, tuple[int, float]] = {}  # runs, and the squares of the errors of their estimates
@@ -104,6 +104,13 @@ class Lengths:
 
     def expected_s(self, devices: int, age_s: float) -> float:
         """Seconds that a run on so many devices is expected to need yet; the same between two limits of its age."""
+        return self._of(devices, age_s)[0]
+
+    def mean_left_s(self, devices: int, age_s: float) -> float:
+        """Seconds that such runs need yet in the mean: more than expected, where most end soon and a few go on."""
+        return self._of(devices, age_s)[1]
+
+    def _of(self, devices: int, age_s: float) -> tuple[float, float]:
         width = (devices - 1).bit_length()
         made, table = self._tables.get(width, (-1, []))
         if made < 0 or self._count > made * _RENEWED:
@@ -121,7 +128,7 @@ class Lengths:
         for first, last in pairwise(_EDGES):
             yield max(PRIOR_HAZARD, 1.0 - math.exp((first - last) / mean_s)) if mean_s else PRIOR_HAZARD
 
-    def _table(self, width: int) -> list[float]:
+    def _table(self, width: int) -> list[tuple[float, float]]:
         own, everyone = [0.0] * LIMITS, [0.0] * LIMITS
         for (at, step), count in self._ended.items():
             everyone[step] += count
@@ -143,7 +150,7 @@ class Lengths:
                 best = min(best, spent / (1 - alive))
                 if alive < _FEW:
                     break
-            table.append(best)
+            table.append((best, spent / (1 - alive)))
         return table
 
 
@@ -171,6 +178,24 @@ def expected_left(job: Job, now: float, lengths: Lengths, *, as_told: bool = Fal
     if _LEAST_ERROR < lengths.error < _MOST_ERROR and service_s > 0.0:
         return lengths.left_s(service_s, done_s), left >= 0.0
     return (left, True) if left >= 0.0 else (_step(-left, _FIRST_OVERRUN_S), False)
+
+
+def next_step_s(job: Job, now: float, lengths: Lengths) -> float:
+    """Seconds until a running job that goes on is expected to need something else, by the steps of its age.
+
+    Meant for jobs whose :func:`expected_left` is not certain, or that are about to outlive an estimate.
+    """
+    service_s = job.estimate.service_s
+    if service_s is None or job.request.kind in lengths.misjudged:
+        age_s = job.attained(now)
+        return _EDGES[interval(age_s) + 1] - age_s
+    over_s = job.done(now) - service_s
+    if over_s < 0.0:
+        return -over_s
+    if _LEAST_ERROR < lengths.error < _MOST_ERROR and service_s > 0.0:
+        steps = math.floor(math.log(1.0 + over_s / service_s, _OVERRUN_FACTOR) + 1e-9)
+        return service_s * _OVERRUN_FACTOR ** (steps + 1) - over_s - service_s
+    return max(_FIRST_OVERRUN_S, _step(over_s, _FIRST_OVERRUN_S) * _FACTOR) - over_s
 
 
 def _step(at: float, first: float) -> float:

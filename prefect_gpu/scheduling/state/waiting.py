@@ -218,7 +218,8 @@ class Waiting:
         left_s, certain = expected_left(job, now, state.learned.lengths, as_told=True)
         alone_s = job.attained(now) + left_s
         if not certain:
-            alone_s = max(alone_s, state.learned.lengths.mean_s())
+            lengths, attained_s = state.learned.lengths, job.attained(now)
+            alone_s = max(alone_s, lengths.mean_s(), attained_s + lengths.mean_left_s(job.request.total_gpus, attained_s))
         part = state.part()
         if job.shared_at_s is None:
             job.shared_at_s = state.shared_s - part * max(0.0, now - job.not_before)
