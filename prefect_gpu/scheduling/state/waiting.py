@@ -209,17 +209,17 @@ class Waiting:
     def goes_first_at(self, job: Job, state: Books, now: float) -> float:
         """From when on nobody who is more patient may overtake a due job, as things stand; infinite: never.
 
-        A job is late by its estimate, however little that tells. Of a job whose length nobody knows, the mean length of
-        those that ended is expected at least: a newcomer is short as a rule, but one that waits is not late because of
-        that.
+        A job is late by its estimate, however little that tells. Of a job whose length nobody knows, what such jobs
+        need in the mean counts, and the mean length of those that ended at least: a newcomer is short as a rule, but
+        one that waits is not late because of that.
         """
         if not (self._most_late and job.request.total_gpus) or self._patience_s == float("inf"):
             return self.patient_until(job)
         left_s, certain = expected_left(job, now, state.learned.lengths, as_told=True)
         alone_s = job.attained(now) + left_s
         if not certain:
-            lengths, attained_s = state.learned.lengths, job.attained(now)
-            alone_s = max(alone_s, lengths.mean_s(), attained_s + lengths.mean_left_s(job.request.total_gpus, attained_s))
+            lengths, had_s = state.learned.lengths, job.attained(now)
+            alone_s = max(alone_s, lengths.mean_s(), held_s + lengths.mean_left_s(job.request.total_gpus, held_s))
         part = state.part()
         if job.shared_at_s is None:
             job.shared_at_s = state.shared_s - part * max(0.0, now - job.not_before)

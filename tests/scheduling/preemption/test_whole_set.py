@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,22 @@ def test_two_runs_of_which_nothing_is_known_do_not_take_turns() -> None:
     assert world.stopped == ["one"], "by now it is expected to need far more"
     world.wait(10.0)
     assert world.stopped == ["one"]
+
+
+@pytest.mark.parametrize("told_s", [None, 100.0], ids=["unknown", "outlived"])
+def test_a_run_that_goes_on_and_on_is_looked_at_again_though_nothing_happens(told_s: float | None) -> None:
+    world = four()
+    world.submit("goes on", request=wide(4), estimate=Estimate(told_s, restart_s=30.0))
+    world.train("goes on")
+    world.wait(100.0)
+    world.submit("short", request=wide(4), estimate=Estimate(300.0, restart_s=30.0))
+    looks = 0
+    while not world.stopped:
+        due = world.scheduler.next_due()
+        assert due is not None and due >= world.now + 30.0, "else it is looked at all the time"
+        world.wait(due - world.now)
+        looks += 1
+    assert looks < 20
 
 
 def test_where_all_runs_have_been_equally_long_nobody_who_is_nearly_done_is_stopped_for_a_newcomer() -> None:

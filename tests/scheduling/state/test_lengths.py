@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
-from prefect_gpu.scheduling.state.lengths import Lengths, expected_left
+from prefect_gpu.scheduling.state.lengths import Lengths, expected_left, next_step_s
 
 
 def wrong_by(error: float, runs: int = 2_000, program: str = "") -> Lengths:
@@ -54,6 +54,29 @@ def test_what_is_left_is_the_mean_over_those_that_come_as_far(done_s: float) -> 
     lengths, chance = wrong_by(0.3), random.Random(2)
     truths = [1_000.0 * math.exp(chance.gauss(0.0, lengths.error)) for _ in range(50_000)]
     assert lengths.left_s(1_000.0, done_s) == pytest.approx(fmean(t - done_s for t in truths if t > done_s), rel=0.05)
+
+
+@given(
+    st.sampled_from([None, 1_000.0]),
+    st.sampled_from([0.0, 0.3, 2.0]),
+    st.floats(0.0, 1e6),
+)
+def test_what_is_expected_changes_at_the_next_step_and_not_before(
+    told_s: float | None, error: float, done_s: float
+) -> None:
+    lengths = wrong_by(error, runs=20)
+    job = Job("a", Request(), "default", 0.0, 0.0, "", Estimate(service_s=told_s))
+
+    def expected(seconds: float) -> tuple[float, bool]:
+        job.done_s = job.attained_s = seconds
+        return expected_left(job, 0.0, lengths)
+
+    before = expected(done_s)
+    step_s = next_step_s(job, 0.0, lengths)
+    assert step_s > 0.0
+    if not before[1]:
+        assert expected(done_s + 0.99 * step_s) == pytest.approx(before)
+        assert expected(done_s + 1.01 * step_s + 1e-3)[0] != before[0] or done_s > 1e5
 
 
 @given(st.floats(0.02, 0.59), st.floats(0.0, 1e7))
