@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Hashable)
 EMPHASIS = 0.5
 """How much little work counts against busy devices: with 1, a job's value is one over its time; with 0, its width."""
 
-STAYS = 8.0
+STAYS = 4.0
 """So many restarts is a running job treated as shorter than it is: two that are nearly equal do not take turns."""
 
 PAID_BACK, PAID_BACK_S, LEAST_PAID_BACK = 120.0, 3_600.0, 5.0

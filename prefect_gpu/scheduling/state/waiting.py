@@ -218,7 +218,7 @@ class Waiting:
         left_s, certain = expected_left(job, now, state.learned.lengths, as_told=True)
         alone_s = job.attained(now) + left_s
         if not certain:
-            lengths, had_s = state.learned.lengths, job.attained(now)
+            lengths, held_s = state.learned.lengths, job.attained(now)
             alone_s = max(alone_s, lengths.mean_s(), held_s + lengths.mean_left_s(job.request.total_gpus, held_s))
         part = state.part()
         if job.shared_at_s is None:
