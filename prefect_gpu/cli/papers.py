@@ -28,7 +28,8 @@ def papers(
 
     For each figure of a paper: its baseline and result as printed; the same baseline, the paper's profile and adaptive,
     simulated here. Only the baseline is calibrated. A figure holds where the paper's profile improves on the baseline
-    at least as much as the paper says; adaptive holds where it is at least as good as the paper's profile.
+    at least as much as the paper says; adaptive holds where it is at least as good as the paper's profile. All five
+    take some minutes.
     """
     known = workloads()
     chosen = {name: known[_find(name, known)] for name in dict.fromkeys(only)} if only else known

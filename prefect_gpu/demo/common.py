@@ -33,11 +33,11 @@ def check_checkout() -> None:
     Raises:
         DemoError: They are not.
     """
+    if not DEPLOYMENTS.exists():
+        raise DemoError(f"It shows the flows of the repository, and {REPOSITORY} is none: run it from a checkout.")
     missing = [name for module, name in _LIBRARIES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise DemoError(f"It needs {', '.join(missing)}: pip install -e '.[demo]', or run `make demo`.")
-    if not DEPLOYMENTS.exists():
-        raise DemoError(f"It shows the flows of the repository, and {REPOSITORY} is none: run it from a checkout.")
 
 
 def take_folder(output: Path) -> None:
