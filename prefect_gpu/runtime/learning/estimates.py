@@ -405,7 +405,8 @@ def _corrected(plan: Estimate, followed: _Followed, run: Launch, at: float) -> E
         by_steps = training.steps is not None  # only so is known that this launch is the rest of a run
         before_s = followed.earlier_s if by_steps else 0.0
         total = outlook.total_s
-        plan = replace(plan, service_s=total.median + before_s, service_high_s=total.high + before_s)
+        seconds, high = total.median + before_s, total.high + before_s
+        plan = replace(plan, service_s=seconds, service_high_s=high, measured=True)
     memory = run.usage.get("device_memory_bytes")
     if memory is not None and memory.peak is not None and memory.peak > (plan.memory_bytes or 0):
         plan = replace(plan, memory_bytes=int(memory.peak))

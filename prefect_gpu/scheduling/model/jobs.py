@@ -147,6 +147,7 @@ class Estimate:
         waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
         restart_s: Seconds that a stop costs the run beside a new launch: to save its progress, and to load it again.
         service_high_s: The upper end of the interval of ``service_s``, which covers nine in ten; None: unknown.
+        measured: Whether these follow from what the run itself has done so far, and not from others like it.
         checkpoint_s: Seconds from when it is asked to save and leave until its process is gone; None: unknown.
         kind: The kind of device on which all of these seconds count.
         by_kind: (kind, its seconds of service there over those on ``kind``), of each kind of which that is known, its
@@ -167,6 +168,7 @@ class Estimate:
     apart: tuple[float, ...] = ()
     checkpoint_s: float | None = None
     service_high_s: float | None = None
+    measured: bool = False
     kind: str = ""
     by_kind: tuple[tuple[str, float], ...] = ()
 

@@ -95,7 +95,7 @@ def thought(job: Job, lengths: Lengths, reach: Reach) -> tuple[float, float] | N
 
     Its estimate, and how much of their time up to the deadline others needed, each as sure as it is. Whoever sets a
     deadline knows the job. So an estimate that is far from what follows from it is taken to be less sure than it says:
-    no surer than leaves the two 1.5 deviations apart.
+    no surer than leaves the two 1.5 deviations apart. What a run has shown itself is believed.
     """
     found = []
     by = job.request.deadline_at
@@ -109,7 +109,7 @@ def thought(job: Job, lengths: Lengths, reach: Reach) -> tuple[float, float] | N
         if high_s == service_s:  # it is the truth
             return math.log(service_s), 0.0
         spread = max(spread, _LEAST_SPREAD)
-        if window is not None:
+        if window is not None and not job.estimate.measured:
             apart = (math.log(service_s) - window[0]) / _MOST_APART
             spread = max(spread, math.sqrt(max(0.0, apart * apart - window[1] ** 2)))
         found.append((math.log(service_s), spread))

@@ -262,8 +262,8 @@ def test_an_estimate_that_is_far_from_what_the_deadline_says_is_less_sure_than_i
     for took_s in (400.0, 600.0) * 10:
         reach.needed(1000.0, took_s)
 
-    def median_s(service_s: float) -> float:
-        estimate = Estimate(service_s=service_s, service_high_s=1.2 * service_s)
+    def median_s(service_s: float, measured: bool = False) -> float:
+        estimate = Estimate(service_s=service_s, service_high_s=1.2 * service_s, measured=measured)
         job = Job("a", by(1000.0), "q", 0.0, 0.0, estimate=estimate)
         found = thought(job, lengths, reach)
         assert found is not None
@@ -271,6 +271,7 @@ def test_an_estimate_that_is_far_from_what_the_deadline_says_is_less_sure_than_i
 
     assert abs(median_s(450.0) - 450.0) < 10.0, "it is surer than the deadline"
     assert 400.0 < median_s(50.0) < 500.0, "nine times too short: the deadline counts"
+    assert median_s(50.0, measured=True) < 100.0, "it has shown it itself"
 
 
 def test_the_reach_finds_the_part_that_is_to_be_kept() -> None:
