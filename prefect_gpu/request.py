@@ -468,10 +468,10 @@ def said_in_vain(names: Iterable[str], work_pool: WorkPool) -> str:
         return ""
     pool = work_pool.name
     words = f"Work pool {pool!r} has no job variable {' and no '.join(map(repr, unknown))}"
-    vain = "so what is said about it has no effect."
+    remedy = f"`prefect work-pool inspect {shlex.quote(pool)}` shows those that it has."
     if any(name.split(".")[0] in GpuRequest.model_fields for name in unknown):  # spelt well
-        return (
-            f"{words}, {vain} An earlier version of prefect-gpu made the pool, or its base job template was changed: "
+        remedy = (
+            "An earlier version of prefect-gpu made the pool, or its base job template was changed: "
             "`prefect-gpu doctor` says how to bring it up to date."
         )
-    return f"{words}, {vain} `prefect work-pool inspect {shlex.quote(pool)}` shows those that it has."
+    return f"{words}, so what is said about it has no effect. {remedy}"

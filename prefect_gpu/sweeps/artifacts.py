@@ -61,10 +61,9 @@ def table(study: optuna.Study, objective: str) -> list[dict[str, Any]]:
             "steps": trial.last_step,
         }
         end = {"run": trial.user_attrs.get("flow_run", "")}
-        params = {  # a parameter may be called as a column is, such as steps, or a kind of loss
-            f"{name} (parameter)" if name in begin or name in end else name: f"{value:.4g}"
-            if isinstance(value, float)
-            else value
+        taken = begin.keys() | end  # a parameter may be called as a column is, such as steps, or a kind of loss
+        params = {
+            f"{name} (parameter)" if name in taken else name: f"{value:.4g}" if isinstance(value, float) else value
             for name, value in trial.params.items()
         }
         return begin | params | end

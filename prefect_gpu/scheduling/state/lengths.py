@@ -181,17 +181,12 @@ def expected_left(job: Job, now: float, lengths: Lengths, *, as_told: bool = Fal
 
 
 def next_step_s(job: Job, now: float, lengths: Lengths) -> float:
-    """Seconds until a running job that goes on is expected to need something else, by the steps of its age.
-
-    Meant for jobs whose :func:`expected_left` is not certain, or that are about to outlive an estimate.
-    """
+    """Seconds until a running job, whose :func:`expected_left` is not certain, comes to the next step of its age."""
     service_s = job.estimate.service_s
     if service_s is None or job.request.kind in lengths.misjudged:
         age_s = job.attained(now)
         return _EDGES[interval(age_s) + 1] - age_s
     over_s = job.done(now) - service_s
-    if over_s < 0.0:
-        return -over_s
     if _LEAST_ERROR < lengths.error < _MOST_ERROR and service_s > 0.0:
         steps = math.floor(math.log(1.0 + over_s / service_s, _OVERRUN_FACTOR) + 1e-9)
         return service_s * _OVERRUN_FACTOR ** (steps + 1) - over_s - service_s
